@@ -1,0 +1,87 @@
+"""Differentially private PyTorch training with correlated noise.
+
+Names load on first use: planning (strategies, scores, calibration) never imports torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from bluegrad import optimize as optimize
+    from bluegrad._checks import Unsupported as Unsupported
+    from bluegrad.accounting import calibrate as calibrate
+    from bluegrad.accounting import delta as delta
+    from bluegrad.accounting import epsilon as epsilon
+    from bluegrad.mechanism import Mechanism as Mechanism
+    from bluegrad.noise.key import NoiseKey as NoiseKey
+    from bluegrad.noise.stream import NoiseStream as NoiseStream
+    from bluegrad.participation import FixedEpochs as FixedEpochs
+    from bluegrad.participation import MinSeparation as MinSeparation
+    from bluegrad.participation import Poisson as Poisson
+    from bluegrad.participation import SinglePass as SinglePass
+    from bluegrad.score import Sensitivity as Sensitivity
+    from bluegrad.score import certify as certify
+    from bluegrad.score import errors as errors
+    from bluegrad.score import max_error as max_error
+    from bluegrad.score import rmse as rmse
+    from bluegrad.score import sensitivity as sensitivity
+    from bluegrad.strategy import Strategy as Strategy
+    from bluegrad.strategy import banded_inverse_toeplitz as banded_inverse_toeplitz
+    from bluegrad.strategy import identity as identity
+    from bluegrad.strategy import lambda_cgd as lambda_cgd
+    from bluegrad.strategy import nu_dp_ftrl as nu_dp_ftrl
+    from bluegrad.strategy import square_root as square_root
+    from bluegrad.strategy import toeplitz as toeplitz
+    from bluegrad.training import PrivacyEngine as PrivacyEngine
+    from bluegrad.workload import PrefixSum as PrefixSum
+
+# public name -> module that owns it
+_HOME = {
+    "PrefixSum": "workload",
+    "SinglePass": "participation",
+    "FixedEpochs": "participation",
+    "MinSeparation": "participation",
+    "Poisson": "participation",
+    "Strategy": "strategy",
+    "identity": "strategy",
+    "lambda_cgd": "strategy",
+    "nu_dp_ftrl": "strategy",
+    "square_root": "strategy",
+    "toeplitz": "strategy",
+    "banded_inverse_toeplitz": "strategy",
+    "Sensitivity": "score",
+    "certify": "score",
+    "sensitivity": "score",
+    "errors": "score",
+    "rmse": "score",
+    "max_error": "score",
+    "Mechanism": "mechanism",
+    "calibrate": "accounting",
+    "epsilon": "accounting",
+    "delta": "accounting",
+    "Unsupported": "_checks",
+    "NoiseKey": "noise.key",
+    "NoiseStream": "noise.stream",
+    "PrivacyEngine": "training",
+}
+
+__all__ = ["optimize"]
+__all__ += _HOME
+
+
+def __getattr__(name: str) -> Any:
+    if name == "optimize":
+        return importlib.import_module("bluegrad.optimize")
+    if name not in _HOME:
+        raise AttributeError(f"module 'bluegrad' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"bluegrad.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,94 @@
+"""Families of one parameter in [0, 1): a grid over scales, then Brent's method around its best point."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from scipy.optimize import minimize_scalar
+
+from bluegrad import _checks, score, strategy
+from bluegrad.participation import Participation
+from bluegrad.strategy import Strategy
+from bluegrad.workload import Workload
+
+_LOSSES: dict[str, Callable[[Strategy, Workload, Participation], float]] = {
+    "rmse": score.rmse,
+    "max_error": score.max_error,
+}
+_GRID = 13
+
+
+def lambda_cgd(workload: Workload, participation: Participation, *, loss: str = "rmse") -> Strategy:
+    """The lambda-CGD strategy of least loss.
+
+    Args:
+        workload: A, n steps.
+        participation: gives the sensitivity.
+        loss: "rmse" or "max_error".
+
+    Returns:
+        `bluegrad.lambda_cgd(n, lam)`; lam is in its `parameters`.
+
+    Raises:
+        ValueError: unknown loss, or different numbers of steps.
+        Unsupported: no sensitivity rule for the participation.
+
+    Example:
+        >>> from bluegrad import FixedEpochs, PrefixSum
+        >>> round(lambda_cgd(PrefixSum(1000), FixedEpochs(1000, 10)).parameters["lam"], 4)
+        0.953
+
+    Source: arXiv 2601.22334, section 5.
+    """
+    n = workload.steps
+    return _best(lambda damping: strategy.lambda_cgd(n, 1.0 - damping), workload, participation, loss)
+
+
+def nu_dp_ftrl(workload: Workload, participation: Participation, *, loss: str = "rmse") -> Strategy:
+    """The nu-DP-FTRL strategy of least loss.
+
+    Args:
+        workload: A, n steps.
+        participation: gives the sensitivity.
+        loss: "rmse" or "max_error".
+
+    Returns:
+        `bluegrad.nu_dp_ftrl(n, nu)`; nu is in its `parameters`.
+
+    Raises:
+        ValueError: unknown loss, or different numbers of steps.
+        Unsupported: no sensitivity rule for the participation.
+
+    Example:
+        >>> from bluegrad import FixedEpochs, PrefixSum
+        >>> round(nu_dp_ftrl(PrefixSum(2000), FixedEpochs(2000, 20)).parameters["nu"], 3)
+        0.004
+
+    Source: arXiv 2310.06771, section 4.
+    """
+    n = workload.steps
+    return _best(lambda nu: strategy.nu_dp_ftrl(n, min(nu, _BELOW_ONE)), workload, participation, loss)
+
+
+_BELOW_ONE = float(np.nextafter(1.0, 0.0))
+
+
+def _best(
+    member: Callable[[float], Strategy], workload: Workload, participation: Participation, loss: str
+) -> Strategy:
+    """Minimise over the damping d in (0, 1], as log d: losses change with the scale of d, not with d."""
+    value = _LOSSES[_checks.choice("loss", loss, tuple(_LOSSES))]
+
+    def objective(log_damping: float) -> float:
+        return value(member(float(np.exp(min(log_damping, 0.0)))), workload, participation)
+
+    # below 1 / (8 n) the damping no longer shows within the horizon
+    grid = np.linspace(-np.log(8.0 * workload.steps), 0.0, _GRID)
+    scores = [objective(x) for x in grid]
+    best = int(np.argmin(scores))
+    low, high = grid[max(best - 1, 0)], grid[min(best + 1, _GRID - 1)]
+    inside = minimize_scalar(objective, bounds=(low, high), method="bounded", options={"xatol": 1e-7})
+    if inside.fun < scores[best]:
+        return member(float(np.exp(inside.x)))
+    return member(float(np.exp(grid[best])))

@@ -1,0 +1,204 @@
+"""Participation: at which steps one privacy unit may take part, and by which law that is drawn.
+
+Frozen descriptions only: `score` reads them for the sensitivity, `accounting` for the privacy law,
+`sampling` for the batches, so what is drawn is what is accounted.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+from bluegrad import _checks
+
+
+class Participation(ABC):
+    """Who may take part when, over a horizon of `steps` steps."""
+
+    steps: int
+
+    @abstractmethod
+    def prefix(self, steps: int) -> Participation:
+        """What holds of the first `steps` steps alone (never fewer patterns than truly possible)."""
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """Plain data that names the law, its parameters and its neighbouring relation."""
+
+
+class Separated(Participation):
+    """A unit takes part at most `times` times, two of them at least `separation` steps apart."""
+
+    separation: int
+    times: int
+
+    def prefix(self, steps: int) -> Participation:
+        """Minimum separation over the first `steps` steps."""
+        return MinSeparation(steps, self.separation, min(self.times, -(-steps // self.separation)))
+
+    def _describe(self, law: str) -> dict[str, Any]:
+        return {
+            "law": law,
+            "steps": self.steps,
+            "separation": self.separation,
+            "times": self.times,
+            "neighbours": "zero-out",
+        }
+
+
+@dataclass(frozen=True)
+class SinglePass(Separated):
+    """Each unit takes part in at most one step: one epoch, no repetition.
+
+    Args:
+        steps: number of steps n.
+
+    Raises:
+        ValueError: steps isn't a positive integer.
+
+    Example:
+        >>> SinglePass(100).times
+        1
+    """
+
+    steps: int
+
+    def __post_init__(self) -> None:
+        _checks.integer("steps", self.steps, minimum=1, fix="give the number of training steps")
+
+    @property
+    def separation(self) -> int:  # type: ignore[override]
+        """The whole horizon: there is no second participation."""
+        return self.steps
+
+    @property
+    def times(self) -> int:  # type: ignore[override]
+        """One."""
+        return 1
+
+    def describe(self) -> dict[str, Any]:
+        """Plain data for ledgers and fingerprints."""
+        return self._describe("single-pass")
+
+
+@dataclass(frozen=True)
+class FixedEpochs(Separated):
+    """The same partition into batches every epoch: (k, b)-participation, exactly b = steps / epochs apart.
+
+    Args:
+        steps: number of steps n = k b.
+        epochs: number of epochs k; must divide steps.
+
+    Raises:
+        ValueError: not positive integers, or epochs doesn't divide steps.
+
+    Example:
+        >>> FixedEpochs(2000, 20).separation
+        100
+
+    Source: arXiv 2211.06530, section 2.
+    """
+
+    steps: int
+    epochs: int
+
+    def __post_init__(self) -> None:
+        _checks.integer("steps", self.steps, minimum=1, fix="give the number of training steps")
+        _checks.integer("epochs", self.epochs, minimum=1, fix="give the number of passes over the data")
+        if self.steps % self.epochs:
+            below = self.steps - self.steps % self.epochs
+            raise _checks.fail(
+                "epochs", self.epochs, f"must divide steps={self.steps}",
+                f"use steps={below or self.epochs} or steps={below + self.epochs}",
+            )  # fmt: skip
+
+    @property
+    def separation(self) -> int:  # type: ignore[override]
+        """Steps an epoch, b."""
+        return self.steps // self.epochs
+
+    @property
+    def times(self) -> int:  # type: ignore[override]
+        """Epochs, k."""
+        return self.epochs
+
+    def describe(self) -> dict[str, Any]:
+        """Plain data for ledgers and fingerprints."""
+        return self._describe("fixed-epochs")
+
+
+@dataclass(frozen=True)
+class MinSeparation(Separated):
+    """Any two participations of a unit are at least `separation` steps apart, at most `times` of them.
+
+    Args:
+        steps: number of steps n.
+        separation: smallest distance b between two participations.
+        times: largest number of participations k (more than ceil(n / b) can't happen).
+
+    Raises:
+        ValueError: not positive integers.
+
+    Example:
+        >>> MinSeparation(100, separation=30, times=3)
+        MinSeparation(steps=100, separation=30, times=3)
+
+    Source: arXiv 2306.08153, section 3.
+    """
+
+    steps: int
+    separation: int
+    times: int
+
+    def __post_init__(self) -> None:
+        _checks.integer("steps", self.steps, minimum=1, fix="give the number of training steps")
+        _checks.integer("separation", self.separation, minimum=1, fix="give the distance in steps")
+        _checks.integer("times", self.times, minimum=1, fix="give the largest number of participations")
+
+    def describe(self) -> dict[str, Any]:
+        """Plain data for ledgers and fingerprints."""
+        return self._describe("min-separation")
+
+
+@dataclass(frozen=True)
+class Poisson(Participation):
+    """Each unit joins each step independently with probability `rate`: DP-SGD's usual law.
+
+    Only the identity strategy is supported under it: its steps are independent, and its guarantee comes
+    from composing amplified steps.
+
+    Args:
+        steps: number of steps n.
+        rate: sampling probability in (0, 1], the expected batch size over the number of units.
+
+    Raises:
+        ValueError: steps isn't a positive integer or rate lies outside (0, 1].
+
+    Example:
+        >>> Poisson(100, rate=0.01).rate
+        0.01
+    """
+
+    steps: int
+    rate: float
+
+    def __post_init__(self) -> None:
+        _checks.integer("steps", self.steps, minimum=1, fix="give the number of training steps")
+        _checks.real(
+            "rate", self.rate, low=0.0, high=1.0, low_open=True,
+            fix="give the expected batch size divided by the number of examples",
+        )  # fmt: skip
+
+    def prefix(self, steps: int) -> Participation:
+        """The same law over fewer steps."""
+        return Poisson(steps, self.rate)
+
+    def describe(self) -> dict[str, Any]:
+        """Plain data for ledgers and fingerprints."""
+        return {
+            "law": "poisson",
+            "steps": self.steps,
+            "rate": float(self.rate),
+            "neighbours": "add-or-remove",
+        }
