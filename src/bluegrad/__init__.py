@@ -69,8 +69,7 @@ _HOME = {
     "PrivacyEngine": "training",
 }
 
-__all__ = ["optimize"]
-__all__ += _HOME
+__all__ = ["optimize", *list(_HOME)]  # noqa: PLE0604 - _HOME holds strings
 
 
 def __getattr__(name: str) -> Any:

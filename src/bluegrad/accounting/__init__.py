@@ -52,9 +52,7 @@ def _(participation: Poisson) -> Pair:
     )
 
 
-def calibrate(
-    strategy: Strategy, participation: Participation, *, epsilon: float, delta: float
-) -> Mechanism:
+def calibrate(strategy: Strategy, participation: Participation, *, epsilon: float, delta: float) -> Mechanism:
     """The mechanism of least noise that is (epsilon, delta)-DP; never less private than asked.
 
     Neighbours differ by zeroing out one unit (add-or-remove under Poisson). Without amplification it is the

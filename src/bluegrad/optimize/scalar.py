@@ -74,9 +74,7 @@ def nu_dp_ftrl(workload: Workload, participation: Participation, *, loss: str = 
 _BELOW_ONE = float(np.nextafter(1.0, 0.0))
 
 
-def _best(
-    member: Callable[[float], Strategy], workload: Workload, participation: Participation, loss: str
-) -> Strategy:
+def _best(member: Callable[[float], Strategy], workload: Workload, participation: Participation, loss: str) -> Strategy:
     """Minimise over the damping d in (0, 1], as log d: losses change with the scale of d, not with d."""
     value = _LOSSES[_checks.choice("loss", loss, tuple(_LOSSES))]
 

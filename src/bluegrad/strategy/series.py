@@ -318,6 +318,4 @@ def square_root(workload: Workload) -> Strategy:
     if not isinstance(workload, Workload):
         raise _checks.fail("workload", workload, "must be a workload", "give bluegrad.PrefixSum(steps)")
     parameters = {"workload": type(workload).__name__}
-    return Toeplitz(
-        "square_root", workload.steps, parameters, given=workload.root(+1), given_noise=workload.root(-1)
-    )
+    return Toeplitz("square_root", workload.steps, parameters, given=workload.root(+1), given_noise=workload.root(-1))

@@ -1,0 +1,1 @@
+"""Keyed, resumable streams of correlated noise and the kernel that draws them."""

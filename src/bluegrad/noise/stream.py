@@ -1,0 +1,170 @@
+"""The stream of correlated noise N Z for a list of parameters, resumable at any step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from bluegrad import _checks
+from bluegrad.mechanism import Mechanism
+from bluegrad.noise.key import NoiseKey, require_key
+from bluegrad.noise.source import Floats, Source, choose_source
+from bluegrad.strategy.base import check_horizon
+
+GENERATOR = "Philox4x32-10, Box-Muller in float32"
+_FORMAT = "bluegrad-noise-1"
+_CHUNK = 1 << 20  # elements of scratch where noise can't be added in place (another device or dtype)
+
+
+class NoiseStream:
+    """Row t of N Z at step t, for parameters of given shapes: what makes a sum of clipped gradients private.
+
+    Z has standard deviation `mechanism.noise_scale(clip_norm)` and is a pure function of (key, step, leaf,
+    element): the same numbers for any thread count, process, device or order of calls. Where N has few bands
+    (lambda-CGD: two) earlier noise is drawn again and nothing is stored; where it has many, the raw noise drawn
+    so far is kept in memory, and drawn again on resume; only where C is banded and N is not are there buffers
+    that a checkpoint must carry.
+
+    Args:
+        mechanism: strategy, participation and noise multiplier.
+        like: tensors whose shapes, dtypes and devices the noise shall have, one a leaf, in a fixed order.
+        clip_norm: largest norm of one unit's contribution to a step.
+        key: a fresh NoiseKey.
+
+    Raises:
+        ValueError: no or non-floating tensors, a clip norm that isn't above 0, or a key that is no NoiseKey.
+
+    Example:
+        >>> from bluegrad import FixedEpochs, calibrate, lambda_cgd
+        >>> mechanism = calibrate(lambda_cgd(10, 0.5), FixedEpochs(10, 2), epsilon=1.0, delta=1e-5)
+        >>> stream = NoiseStream(mechanism, [torch.zeros(2, 3)], clip_norm=1.0, key=NoiseKey.generate())
+        >>> [tuple(noise.shape) for noise in stream.next()], stream.steps_taken
+        ([(2, 3)], 1)
+
+    Guarantees: exactly `mechanism.steps` steps, each handed out once; one more raises.
+    Source: arXiv 2601.22334, algorithm 1 (regeneration).
+    """
+
+    def __init__(self, mechanism: Mechanism, like: Sequence[torch.Tensor], *, clip_norm: float, key: NoiseKey) -> None:
+        if not isinstance(mechanism, Mechanism):
+            raise _checks.fail("mechanism", mechanism, "must be a Mechanism", "bluegrad.calibrate makes one")
+        if len(like) == 0 or not all(isinstance(x, torch.Tensor) and x.is_floating_point() for x in like):
+            kinds = [getattr(x, "dtype", type(x).__name__) for x in like]
+            raise _checks.fail(
+                "like", kinds, "must be floating-point tensors, at least one", "give the model's parameters"
+            )
+        self.mechanism = mechanism
+        self.clip_norm = _checks.real(
+            "clip_norm", clip_norm, low=0.0, low_open=True, fix="give the norm that gradients are clipped to"
+        )
+        self._key = require_key(key)
+        self._templates = [(x.shape, x.dtype, x.device) for x in like]
+        self._step = 0
+        self._source = self._make_source()
+
+    def _make_source(self) -> Source:
+        sizes = [shape.numel() for shape, _, _ in self._templates]
+        scale = self.mechanism.noise_scale(self.clip_norm)
+        return choose_source(self.mechanism.strategy, sizes, scale, self._key)
+
+    @property
+    def steps_taken(self) -> int:
+        """Steps whose noise has been handed out."""
+        return self._step
+
+    def next(self) -> list[torch.Tensor]:
+        """Noise of the next step, one tensor a leaf.
+
+        Raises:
+            ValueError: the mechanism's last step has been taken.
+        """
+        noise = [torch.zeros(shape, dtype=dtype, device=device) for shape, dtype, device in self._templates]
+        self.add_to(noise)
+        return noise
+
+    def add_to(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Add the noise of the next step to tensors in place, a leaf at a time.
+
+        Contiguous float32 tensors in host memory need no scratch beyond a few blocks.
+
+        Args:
+            tensors: one a leaf, of the shapes the stream was made for.
+
+        Raises:
+            ValueError: the shapes differ, or the mechanism's last step has been taken.
+        """
+        check_horizon(self._step, self.mechanism.steps)
+        shapes = [list(x.shape) for x in tensors]
+        if shapes != self._shapes():
+            raise _checks.fail(
+                "tensors", shapes, f"must have the shapes {self._shapes()}", "keep the parameters and their order"
+            )
+        for leaf, tensor in enumerate(tensors):
+            self._add_leaf(leaf, tensor.detach())
+        self._source.finish(self._step)
+        self._step += 1
+
+    def _add_leaf(self, leaf: int, tensor: torch.Tensor) -> None:
+        count = tensor.numel()
+        if tensor.is_contiguous() and tensor.device.type == "cpu" and tensor.dtype == torch.float32:
+            self._source.add(tensor.view(-1).numpy(), self._step, leaf, 0)
+            return
+        # elements are numbered in logical order, whatever the memory format
+        chunk = _CHUNK if tensor.is_contiguous() else max(count, 1)
+        flat = tensor.view(-1) if tensor.is_contiguous() else tensor
+        for start in range(0, count, chunk):
+            part: Floats = np.zeros(min(chunk, count - start), dtype=np.float32)
+            self._source.add(part, self._step, leaf, start)
+            noise = torch.from_numpy(part).to(tensor.device, tensor.dtype)
+            if tensor.is_contiguous():
+                flat[start : start + len(part)].add_(noise)
+            else:
+                flat.add_(noise.view(tensor.shape))
+
+    def _shapes(self) -> list[list[int]]:
+        return [list(shape) for shape, _, _ in self._templates]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain data from which a stream of the same mechanism continues bit for bit.
+
+        Returns:
+            Numbers, strings, lists and tensors. It holds the key: keep it as secret as the data.
+        """
+        return {
+            "format": _FORMAT,
+            "mechanism": self.mechanism.fingerprint,
+            "clip_norm": self.clip_norm,
+            "shapes": self._shapes(),
+            "key": self._key.hex(),
+            "step": self._step,
+            "buffers": [[torch.from_numpy(x.copy()) for x in leaf] for leaf in self._source.buffers()],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from what `state_dict` returned, with its key.
+
+        Args:
+            state: a state of a stream of the same mechanism, clip norm and shapes.
+
+        Raises:
+            ValueError: it isn't one, or belongs to another mechanism, clip norm or model.
+        """
+        if not isinstance(state, dict) or state.get("format") != _FORMAT:
+            raise _checks.fail("state", type(state).__name__, f"isn't a {_FORMAT} state", "load what state_dict gave")
+        own = {"mechanism": self.mechanism.fingerprint, "clip_norm": self.clip_norm, "shapes": self._shapes()}
+        for name, value in own.items():
+            if state.get(name) != value:
+                raise _checks.fail(
+                    f"state[{name!r}]", state.get(name), f"must equal this stream's {value!r}",
+                    "resume with the mechanism, clip norm and model that were saved",
+                )  # fmt: skip
+        step = _checks.integer("state['step']", state.get("step"), minimum=0, fix="load what state_dict gave")
+        if step > self.mechanism.steps:
+            raise _checks.fail("state['step']", step, f"exceeds steps={self.mechanism.steps}", "load a valid state")
+        self._key = NoiseKey.from_hex(state["key"])
+        self._step = step
+        self._source = self._make_source()
+        self._source.restore([[x.numpy().copy() for x in leaf] for leaf in state["buffers"]])

@@ -1,0 +1,204 @@
+"""Batches of example indices that obey a participation exactly: a pure function of (key, step)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from functools import singledispatch
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch.utils.data import Sampler
+
+from bluegrad import _checks
+from bluegrad._checks import Unsupported
+from bluegrad.noise import kernel
+from bluegrad.noise.key import NoiseKey, require_key
+from bluegrad.participation import Participation, Poisson, Separated
+
+Indices = NDArray[np.int64]
+
+
+class BatchStream(Sampler[list[int]], ABC):
+    """Index batches of a participation, one a step, for use as the `batch_sampler` of a DataLoader.
+
+    One iteration yields the batches of the rest of an epoch, beginning at the step that `position()` tells,
+    so that after a resume, or a loop left early, the data go on where the releases stand.
+
+    Args:
+        participation: the law that batches obey.
+        size: number of examples N.
+        key: secret of the draw; not the noise's.
+
+    Raises:
+        ValueError: fewer examples than batches in an epoch.
+    """
+
+    def __init__(self, participation: Participation, size: int, key: NoiseKey) -> None:
+        self.participation = participation
+        self.size = _checks.integer("size", size, minimum=1, fix="give a data set with examples")
+        self.key = require_key(key)
+        self.position: Callable[[], int] = lambda: 0
+        self.issued = -1  # last step whose batch left this sampler
+
+    can_be_empty = False
+
+    @property
+    def steps(self) -> int:
+        """Steps of the whole run."""
+        return self.participation.steps
+
+    @property
+    @abstractmethod
+    def epoch_steps(self) -> int:
+        """Steps of one pass over the data (of its expected length under random laws)."""
+
+    @property
+    @abstractmethod
+    def expected_batch_size(self) -> float:
+        """Mean number of examples a batch: the only number that gradients may be divided by."""
+
+    @abstractmethod
+    def batch(self, step: int) -> Indices:
+        """Indices of step `step`'s batch, shape (examples,); may be empty under random laws."""
+
+    def __len__(self) -> int:
+        return min(self.epoch_steps, self.steps)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        start = self.position()
+        if start >= self.steps:
+            raise ValueError(
+                f"step={start + 1}: all steps={self.steps} of the mechanism have been taken; to evaluate on the "
+                "training data, make a DataLoader of your own"
+            )
+        end = min((start // self.epoch_steps + 1) * self.epoch_steps, self.steps)
+        for step in range(start, end):
+            batch = self.batch(step).tolist()
+            self.issued = step
+            yield batch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain data from which the same batches are drawn again; holds the draw's key."""
+        return {"participation": self.participation.describe(), "size": self.size, "key": self.key.hex()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Draw the batches of the saved run.
+
+        Raises:
+            ValueError: saved under another law or for another number of examples.
+        """
+        own = {"participation": self.participation.describe(), "size": self.size}
+        for name, value in own.items():
+            if state.get(name) != value:
+                raise _checks.fail(
+                    f"state[{name!r}]", state.get(name), f"must equal {value!r}", "resume with the same data and law"
+                )
+        self.key = NoiseKey.from_hex(state["key"])
+        self.issued = -1
+
+
+class Partition(BatchStream):
+    """One shuffle, one partition into groups of nearly equal size, repeated every epoch in the same order."""
+
+    def __init__(self, participation: Separated, size: int, key: NoiseKey) -> None:
+        super().__init__(participation, size, key)
+        n, k = participation.steps, participation.times
+        # groups recur every `groups` steps: at least the separation, and seldom enough for at most k times
+        self._groups = max(participation.separation, -(-n // k))
+        if size < self._groups:
+            raise _checks.fail(
+                "size", size, f"is smaller than the {self._groups} batches of an epoch",
+                "use fewer batches, or more examples",
+            )  # fmt: skip
+        self._order = self._shuffle()
+
+    def _shuffle(self) -> Indices:
+        tags = _words64(self.key, step=0, leaf=1, count=self.size)
+        return np.argsort(tags, kind="stable")
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take the saved key, and so the saved partition."""
+        super().load_state_dict(state)
+        self._order = self._shuffle()
+
+    @property
+    def epoch_steps(self) -> int:
+        """Number of groups."""
+        return self._groups
+
+    @property
+    def expected_batch_size(self) -> float:
+        """Examples over groups."""
+        return self.size / self._groups
+
+    def batch(self, step: int) -> Indices:
+        """The group that is due at this step."""
+        group = step % self._groups
+        low, high = group * self.size // self._groups, (group + 1) * self.size // self._groups
+        return self._order[low:high]
+
+
+class PoissonBatches(BatchStream):
+    """Every example joins every step independently at the law's rate."""
+
+    participation: Poisson
+    can_be_empty = True
+
+    @property
+    def epoch_steps(self) -> int:
+        """Steps until an example has been drawn once, in expectation."""
+        return max(1, round(1.0 / self.participation.rate))
+
+    @property
+    def expected_batch_size(self) -> float:
+        """Rate times examples."""
+        return float(self.participation.rate) * self.size
+
+    def batch(self, step: int) -> Indices:
+        """Indices whose 64-bit word falls below rate * 2^64 (rounded down: never a higher rate)."""
+        rate = float(self.participation.rate)
+        if rate == 1.0:
+            return np.arange(self.size)
+        threshold = np.uint64(int(rate * 2.0**64))
+        return np.flatnonzero(_words64(self.key, step=step, leaf=0, count=self.size) < threshold)
+
+
+def _words64(key: NoiseKey, *, step: int, leaf: int, count: int) -> NDArray[np.uint64]:
+    words = kernel.words(key.secret, domain=kernel.SAMPLING, step=step, leaf=leaf, start=0, count=2 * count).astype(
+        np.uint64
+    )
+    return (words[0::2] << np.uint64(32)) | words[1::2]
+
+
+@singledispatch
+def batch_stream(participation: Participation, size: int, key: NoiseKey) -> BatchStream:
+    """The index stream of a participation.
+
+    Args:
+        participation: the law.
+        size: number of examples.
+        key: secret of the draw, not the noise's.
+
+    Raises:
+        ValueError: fewer examples than batches in an epoch.
+        Unsupported: no sampler draws this law.
+
+    Example:
+        >>> from bluegrad import FixedEpochs
+        >>> stream = batch_stream(FixedEpochs(4, epochs=2), 6, NoiseKey(bytes(16)))
+        >>> [len(batch) for batch in stream], (stream.batch(0) == stream.batch(2)).all()
+        ([3, 3], True)
+    """
+    raise Unsupported(f"no sampler draws {participation!r}")
+
+
+@batch_stream.register
+def _(participation: Separated, size: int, key: NoiseKey) -> BatchStream:
+    return Partition(participation, size, key)
+
+
+@batch_stream.register
+def _(participation: Poisson, size: int, key: NoiseKey) -> BatchStream:
+    return PoissonBatches(participation, size, key)

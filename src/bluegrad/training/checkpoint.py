@@ -1,0 +1,116 @@
+"""Checkpoints, written whole or not at all, and loaded as plain data."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+from torch import nn
+
+from bluegrad import _checks
+from bluegrad.training.optimizer import CorrelatedNoise
+
+_FORMAT = "bluegrad-checkpoint-1"
+
+
+def write_atomically(path: str | Path, write: Callable[[BinaryIO], object]) -> None:
+    """Write a file whole or not at all: beside it, to the disk, then renamed; readable by its owner only.
+
+    Args:
+        path: where the file shall be.
+        write: called with a binary file to write to.
+
+    Raises:
+        OSError: no space, no permission; nothing is left behind and an earlier file stays as it was.
+    """
+    target = Path(path)
+    handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def save(
+    path: str | Path, *, module: nn.Module, optimizer: CorrelatedNoise, extra: dict[str, Any] | None = None
+) -> None:
+    """Write all that a run needs to continue bit for bit. The file holds the noise key: keep it secret.
+
+    Args:
+        path: the checkpoint's file.
+        module: the wrapped model.
+        optimizer: the private optimizer.
+        extra: plain data of the caller, such as a schedule's state_dict().
+
+    Raises:
+        OSError: the file can't be written.
+    """
+    state = {
+        "format": _FORMAT,
+        "mechanism": optimizer.stream.mechanism.describe(),
+        "module": module.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "torch_rng": torch.get_rng_state(),  # dropout and the like; the noise doesn't use it
+        "extra": extra or {},
+    }
+    write_atomically(path, lambda file: torch.save(state, file))
+
+
+def load(path: str | Path, *, module: nn.Module, optimizer: CorrelatedNoise) -> dict[str, Any]:
+    """Restore what `save` wrote into a model and optimizer made in the same way.
+
+    Args:
+        path: the checkpoint's file.
+        module: the wrapped model.
+        optimizer: the private optimizer of the same mechanism.
+
+    Returns:
+        The caller's `extra`.
+
+    Raises:
+        ValueError: no such file, damaged, no checkpoint of bluegrad, or of another run.
+    """
+    state = read(path)
+    if not same_shapes(module.state_dict(), state["module"]):
+        raise _checks.fail("path", str(path), "holds another model's weights", "build the model that was saved")
+    try:
+        optimizer.load_state_dict(state["optimizer"])
+    except ValueError as error:
+        raise ValueError(f"path={str(path)!r}: is another run's checkpoint: {error}") from None
+    module.load_state_dict(state["module"])
+    torch.set_rng_state(state["torch_rng"])
+    return dict(state["extra"])
+
+
+def read(path: str | Path) -> dict[str, Any]:
+    """The checkpoint as plain data.
+
+    Raises:
+        ValueError: no such file, damaged, or no checkpoint of bluegrad.
+    """
+    fix = "give a checkpoint that bluegrad wrote, or start anew"
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise _checks.fail("path", str(path), "doesn't exist", fix) from None
+    except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise _checks.fail("path", str(path), f"can't be read as a checkpoint ({reason[:120]})", fix) from None
+    if not isinstance(state, dict) or state.get("format") != _FORMAT:
+        raise _checks.fail("path", str(path), f"isn't a {_FORMAT} file", fix)
+    return state
+
+
+def same_shapes(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    """Whether two state dicts have the same names and shapes."""
+    return {k: tuple(v.shape) for k, v in one.items()} == {k: tuple(v.shape) for k, v in other.items()}

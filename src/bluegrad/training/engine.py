@@ -1,0 +1,380 @@
+"""The engine: Opacus' shapes and habits, with one mechanism for the whole run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from opacus.grad_sample import prepare_module
+from opacus.validators import ModuleValidator
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader
+
+from bluegrad import _checks, accounting, optimize
+from bluegrad._checks import Unsupported
+from bluegrad.mechanism import Mechanism
+from bluegrad.noise.key import NoiseKey
+from bluegrad.noise.stream import NoiseStream
+from bluegrad.participation import FixedEpochs, Participation
+from bluegrad.sampling import batch_stream
+from bluegrad.strategy import Strategy
+from bluegrad.training import checkpoint, ledger
+from bluegrad.training.ghost import GhostCriterion
+from bluegrad.training.loader import PrivateDataLoader, check_loader
+from bluegrad.training.optimizer import CorrelatedNoise, PrivateGhostOptimizer, PrivateOptimizer
+from bluegrad.workload import PrefixSum, Workload
+
+# A strategy, or what finds one: the functions of bluegrad.optimize have this shape.
+StrategyChoice = Strategy | Callable[[Workload, Participation], Strategy]
+_MODES = ("hooks", "functorch", "ghost")
+
+
+class PrivacyEngine:
+    """Makes one training run private: model, optimizer and data loader come back wrapped.
+
+    The guarantee is that of the whole run: exactly `mechanism.steps` optimizer steps on the batches of the
+    returned loader. Hyperparameters tuned on the same data, and anything else computed from it, aren't covered.
+
+    Example:
+        >>> import torch
+        >>> from torch.utils.data import DataLoader, TensorDataset
+        >>> data = TensorDataset(torch.randn(64, 3), torch.randint(2, (64,)))
+        >>> model = torch.nn.Linear(3, 2)
+        >>> engine = PrivacyEngine()
+        >>> model, optimizer, loader = engine.make_private_with_epsilon(
+        ...     module=model,
+        ...     optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        ...     data_loader=DataLoader(data, batch_size=16),
+        ...     target_epsilon=4.0,
+        ...     target_delta=1e-5,
+        ...     epochs=2,
+        ...     max_grad_norm=1.0,
+        ... )
+        >>> for _ in range(2):
+        ...     for x, y in loader:
+        ...         torch.nn.functional.cross_entropy(model(x), y).backward()
+        ...         _ = optimizer.step()
+        ...         optimizer.zero_grad()
+        >>> engine.get_epsilon(1e-5) <= 4.0
+        True
+    """
+
+    def __init__(self) -> None:
+        self._mechanism: Mechanism | None = None
+        self._optimizer: CorrelatedNoise | None = None
+
+    @property
+    def mechanism(self) -> Mechanism:
+        """The mechanism of the run.
+
+        Raises:
+            RuntimeError: nothing was made private yet.
+        """
+        if self._mechanism is None:
+            raise RuntimeError("engine: no run was made private yet; call make_private first")
+        return self._mechanism
+
+    def make_private(
+        self,
+        *,
+        module: nn.Module,
+        optimizer: Optimizer,
+        data_loader: DataLoader[Any],
+        max_grad_norm: float,
+        mechanism: Mechanism | None = None,
+        strategy: Strategy | None = None,
+        noise_multiplier: float | None = None,
+        participation: Participation | None = None,
+        criterion: nn.Module | None = None,
+        loss_reduction: str = "mean",
+        batch_first: bool = True,
+        grad_sample_mode: str = "hooks",
+        max_physical_batch_size: int | None = None,
+        key: NoiseKey | None = None,
+        sampling_key: NoiseKey | None = None,
+    ) -> tuple[Any, ...]:
+        """Wrap model, optimizer and loader for a mechanism, or for a strategy and a noise multiplier.
+
+        Args:
+            module: model in training mode, without layers that mix examples (BatchNorm).
+            optimizer: any torch optimizer over the model's parameters.
+            data_loader: loader of a map-style data set; its batches are replaced by the participation's.
+            max_grad_norm: clip norm of one unit's gradient.
+            mechanism: the whole mechanism; or else
+            strategy: C, with
+            noise_multiplier: standard deviation of Z over clip norm times sensitivity, and
+            participation: defaults to FixedEpochs, with the loader's number of batches an epoch.
+            criterion: loss module; needed (and returned wrapped) for ghost clipping only.
+            loss_reduction: the loss's reduction over a batch, "mean" or "sum".
+            batch_first: whether the batch is the first dimension of the model's inputs.
+            grad_sample_mode: "hooks", "functorch" or "ghost".
+            max_physical_batch_size: largest batch to hold in memory; the loader splits larger ones, and
+                optimizer.step() releases at the end of each.
+            key: noise key; by default a fresh one, which is right except in tests.
+            sampling_key: secret of the batches; by default a fresh one.
+
+        Returns:
+            (module, optimizer, loader); with ghost clipping (module, optimizer, criterion, loader), as Opacus.
+
+        Raises:
+            ValueError: an argument is out of range, or loader, model and mechanism don't fit each other.
+            Unsupported: a combination whose guarantee isn't proved.
+            RuntimeError: the engine has already made a run private.
+        """
+        if self._optimizer is not None:
+            raise RuntimeError("engine: guards one run already; make another PrivacyEngine")
+        loader = check_loader(data_loader)
+        _checks.choice("grad_sample_mode", grad_sample_mode, _MODES)
+        _checks.choice("loss_reduction", loss_reduction, ("mean", "sum"))
+        if max_physical_batch_size is not None:
+            _checks.integer("max_physical_batch_size", max_physical_batch_size, minimum=1, fix="or None")
+        if (grad_sample_mode == "ghost") != (criterion is not None):
+            raise _checks.fail(
+                "criterion", criterion, f"goes with grad_sample_mode='ghost', not with {grad_sample_mode!r} alone",
+                "give the loss module for ghost clipping, and only then",
+            )  # fmt: skip
+        chosen = _choose_mechanism(mechanism, strategy, noise_multiplier, participation, len(loader))
+        _check_batches(loader, chosen)
+        check_model(module, optimizer)
+        leaves = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+        stream = NoiseStream(chosen, leaves, clip_norm=max_grad_norm, key=key or NoiseKey.generate())
+        batches = batch_stream(
+            chosen.participation, len(loader.dataset), sampling_key or NoiseKey.generate()  # type: ignore[arg-type]
+        )  # fmt: skip
+        ghost = grad_sample_mode == "ghost"
+        if batches.can_be_empty and grad_sample_mode == "functorch":
+            raise Unsupported(
+                f"grad_sample_mode='functorch' under {chosen.participation!r}: it fails on the empty batches that this "
+                "law may draw; use 'hooks' or 'ghost'"
+            )
+        extra = {"max_grad_norm": max_grad_norm} if ghost else {}
+        wrapped = prepare_module(
+            module, grad_sample_mode=grad_sample_mode, batch_first=batch_first, loss_reduction=loss_reduction, **extra
+        )
+        kind = PrivateGhostOptimizer if ghost else PrivateOptimizer
+        private = kind(optimizer, stream=stream, batches=batches, loss_reduction=loss_reduction)
+        returned = PrivateDataLoader(loader, batches, private, max_physical_batch_size)
+        self._mechanism, self._optimizer = chosen, private
+        if isinstance(private, PrivateGhostOptimizer) and criterion is not None:
+            return wrapped, private, GhostCriterion(wrapped, private, criterion, loss_reduction), returned
+        return wrapped, private, returned
+
+    def make_private_with_epsilon(
+        self,
+        *,
+        module: nn.Module,
+        optimizer: Optimizer,
+        data_loader: DataLoader[Any],
+        target_epsilon: float,
+        target_delta: float,
+        epochs: int,
+        max_grad_norm: float,
+        strategy: StrategyChoice = optimize.lambda_cgd,
+        participation: Participation | None = None,
+        criterion: nn.Module | None = None,
+        loss_reduction: str = "mean",
+        batch_first: bool = True,
+        grad_sample_mode: str = "hooks",
+        max_physical_batch_size: int | None = None,
+        key: NoiseKey | None = None,
+        sampling_key: NoiseKey | None = None,
+    ) -> tuple[Any, ...]:
+        """As `make_private`, for a target: the least noise that is (target_epsilon, target_delta)-DP.
+
+        Args:
+            module: see `make_private`, as all that isn't listed here.
+            optimizer: see `make_private`.
+            data_loader: its number of batches is an epoch's steps.
+            target_epsilon: privacy budget of the whole run.
+            target_delta: failure probability.
+            epochs: passes over the data; the run has epochs * len(data_loader) steps.
+            max_grad_norm: clip norm of one unit's gradient.
+            strategy: C over that many steps, or a function of `bluegrad.optimize`; lambda-CGD of least RMSE
+                by default.
+            participation: defaults to FixedEpochs over that many steps.
+            criterion: see `make_private`.
+            loss_reduction: see `make_private`.
+            batch_first: see `make_private`.
+            grad_sample_mode: see `make_private`.
+            max_physical_batch_size: see `make_private`.
+            key: see `make_private`.
+            sampling_key: see `make_private`.
+
+        Returns:
+            As `make_private`.
+
+        Raises:
+            ValueError: as `make_private`; a target out of range, or that no noise meets.
+            Unsupported: a combination whose guarantee isn't proved.
+            RuntimeError: the engine has already made a run private.
+        """
+        _checks.epsilon(target_epsilon, "target_epsilon")
+        _checks.delta(target_delta, "target_delta")
+        _checks.integer("epochs", epochs, minimum=1, fix="give the number of passes over the data")
+        steps = epochs * len(check_loader(data_loader))
+        law = participation or FixedEpochs(steps, epochs)
+        c = strategy if isinstance(strategy, Strategy) else strategy(PrefixSum(law.steps), law)
+        if law.steps != steps:
+            raise _checks.fail(
+                "participation.steps", law.steps, f"must equal epochs * len(data_loader) = {steps}",
+                "build it for that many steps",
+            )  # fmt: skip
+        return self.make_private(
+            module=module,
+            optimizer=optimizer,
+            data_loader=data_loader,
+            max_grad_norm=max_grad_norm,
+            mechanism=accounting.calibrate(c, law, epsilon=target_epsilon, delta=target_delta),
+            criterion=criterion,
+            loss_reduction=loss_reduction,
+            batch_first=batch_first,
+            grad_sample_mode=grad_sample_mode,
+            max_physical_batch_size=max_physical_batch_size,
+            key=key,
+            sampling_key=sampling_key,
+        )
+
+    def get_epsilon(self, delta: float) -> float:
+        """Epsilon of the mechanism in use, that is of the whole run, at delta.
+
+        Raises:
+            ValueError: delta out of range.
+            RuntimeError: nothing was made private yet.
+        """
+        return accounting.epsilon(self.mechanism, delta=delta)
+
+    def get_epsilon_spent(self, delta: float) -> float:
+        """Epsilon of the steps taken so far at delta, should the run stop here; 0 before the first.
+
+        Raises:
+            ValueError: delta out of range.
+            RuntimeError: nothing was made private yet.
+        """
+        mechanism, taken = self.mechanism, self._run().steps_taken
+        return accounting.epsilon(mechanism.after(taken), delta=delta) if taken else 0.0
+
+    def ledger(self, delta: float) -> dict[str, Any]:
+        """All that the guarantee rests on, as plain data without any key.
+
+        Raises:
+            ValueError: delta out of range.
+            RuntimeError: nothing was made private yet.
+        """
+        return ledger.entries(self.mechanism, self._run(), delta)
+
+    def save_checkpoint(
+        self, *, path: str | Path, module: nn.Module, optimizer: CorrelatedNoise, extra: dict[str, Any] | None = None
+    ) -> None:
+        """Write model, optimizer, noise and data order to one file, whole or not at all. It holds the keys.
+
+        Raises:
+            ValueError: the optimizer isn't this engine's.
+            OSError: the file can't be written; an earlier file of that name is still whole.
+        """
+        checkpoint.save(path, module=module, optimizer=self._own(optimizer), extra=extra)
+
+    def load_checkpoint(self, *, path: str | Path, module: nn.Module, optimizer: CorrelatedNoise) -> dict[str, Any]:
+        """Continue the run that `save_checkpoint` wrote, bit for bit; returns its `extra`.
+
+        Raises:
+            ValueError: missing, damaged or foreign file; another model, mechanism or data set.
+        """
+        return checkpoint.load(path, module=module, optimizer=self._own(optimizer))
+
+    def _run(self) -> CorrelatedNoise:
+        assert self._optimizer is not None
+        return self._optimizer
+
+    def _own(self, optimizer: CorrelatedNoise) -> CorrelatedNoise:
+        if self._optimizer is None or optimizer is not self._optimizer:
+            raise _checks.fail(
+                "optimizer", type(optimizer).__name__, "isn't the one this engine returned", "pass that one"
+            )
+        return optimizer
+
+
+def _choose_mechanism(
+    mechanism: Mechanism | None,
+    strategy: Strategy | None,
+    noise_multiplier: float | None,
+    participation: Participation | None,
+    epoch_steps: int,
+) -> Mechanism:
+    if mechanism is not None:
+        if not isinstance(mechanism, Mechanism):
+            raise _checks.fail("mechanism", mechanism, "must be a Mechanism", "bluegrad.calibrate makes one")
+        if strategy is not None or noise_multiplier is not None or participation is not None:
+            raise _checks.fail(
+                "mechanism", mechanism, "already says strategy, participation and noise multiplier",
+                "give either the mechanism or these",
+            )  # fmt: skip
+        return mechanism
+    if strategy is None or noise_multiplier is None:
+        raise _checks.fail(
+            "mechanism", None, "is needed, or else strategy and noise_multiplier",
+            "use make_private_with_epsilon to have it calibrated",
+        )  # fmt: skip
+    if participation is None:
+        if strategy.steps % epoch_steps:
+            raise _checks.fail(
+                "strategy.steps", strategy.steps, f"must be a multiple of the loader's {epoch_steps} batches",
+                "or give participation=",
+            )  # fmt: skip
+        participation = FixedEpochs(strategy.steps, strategy.steps // epoch_steps)
+    return Mechanism(strategy, participation, noise_multiplier)
+
+
+def _check_batches(loader: DataLoader[Any], mechanism: Mechanism) -> None:
+    """The loader's number of batches must be the epoch that the mechanism was made for."""
+    probe = batch_stream(mechanism.participation, len(loader.dataset), NoiseKey.generate())  # type: ignore[arg-type]
+    expected, asked = probe.expected_batch_size, loader.batch_size
+    assert asked is not None
+    if probe.epoch_steps != len(loader) and abs(expected - asked) > 1.0:
+        raise _checks.fail(
+            "len(data_loader)", len(loader),
+            f"differs from the {probe.epoch_steps} steps an epoch of {mechanism.participation!r}, whose mean batch "
+            f"is {expected:g}, not {asked}",
+            "make the mechanism for len(data_loader) steps an epoch, or change the batch size",
+        )  # fmt: skip
+
+
+def check_model(module: nn.Module, optimizer: Optimizer) -> None:
+    """Refuse a model or optimizer whose run can't be private.
+
+    Raises:
+        ValueError: BatchNorm or another layer Opacus refuses, evaluation mode, foreign parameters.
+        Unsupported: distributed wrappers, half precision, or optimizers that evaluate the loss themselves.
+    """
+    if isinstance(module, DistributedDataParallel):
+        raise Unsupported(f"module={type(module).__name__}: training on several processes isn't supported yet")
+    for name, layer in module.named_modules():
+        if isinstance(layer, _BatchNorm):
+            raise _checks.fail(
+                f"module.{name}" if name else "module", type(layer).__name__,
+                "mixes the examples of a batch, so one unit's influence isn't bounded by clipping its gradient",
+                "use torch.nn.GroupNorm or LayerNorm (opacus.validators.ModuleValidator.fix(model) converts)",
+            )  # fmt: skip
+    if not module.training:
+        raise _checks.fail("module.training", False, "must be in training mode", "call module.train()")
+    problems = ModuleValidator.validate(module, strict=False)
+    if problems:
+        raise ValueError("module: " + "; ".join(str(problem) for problem in problems))
+    if isinstance(optimizer, CorrelatedNoise):
+        raise _checks.fail("optimizer", type(optimizer).__name__, "is private already", "pass a plain torch optimizer")
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise Unsupported("optimizer=LBFGS: evaluates the loss several times a step, outside the mechanism; use SGD")
+    known = {id(p) for p in module.parameters()}
+    leaves = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+    if not leaves or any(id(p) not in known for p in leaves):
+        raise _checks.fail(
+            "optimizer.param_groups", f"{len(leaves)} trainable parameters", "must be parameters of the module",
+            "build the optimizer from module.parameters()",
+        )  # fmt: skip
+    for p in leaves:
+        if p.dtype not in (torch.float32, torch.float64):
+            raise Unsupported(f"parameter dtype={p.dtype}: gradients are clipped and summed in float32 or better")

@@ -1,0 +1,107 @@
+"""The loss of ghost clipping: two backward passes, and units that aren't finite left out exactly."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import torch
+from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping, DPTensorFastGradientClipping
+from torch import nn
+
+from bluegrad import _checks
+from bluegrad.training.optimizer import PrivateGhostOptimizer
+
+
+class GhostCriterion:
+    """A criterion whose result's `backward()` leaves the sum of clipped gradients in `p.grad`.
+
+    Args:
+        module: the wrapped model (Opacus' ghost-clipping module).
+        optimizer: the private optimizer.
+        criterion: a loss module with a `reduction` attribute, called as criterion(output, target).
+        loss_reduction: "mean" or "sum", as of the criterion.
+
+    Raises:
+        ValueError: the criterion has no `reduction`, or another one.
+    """
+
+    def __init__(
+        self, module: nn.Module, optimizer: PrivateGhostOptimizer, criterion: nn.Module, loss_reduction: str
+    ) -> None:
+        reduction = getattr(criterion, "reduction", None)
+        if reduction != loss_reduction:
+            raise _checks.fail(
+                "criterion.reduction", reduction, f"must equal loss_reduction={loss_reduction!r}",
+                "give a torch.nn loss of that reduction, such as torch.nn.CrossEntropyLoss()",
+            )  # fmt: skip
+        self.module, self.optimizer = module, optimizer
+        self._per_sample = DPLossFastGradientClipping(module, optimizer, criterion, loss_reduction)
+        self._inputs: tuple[Any, ...] = ()
+        module.register_forward_pre_hook(self._remember)
+
+    def _remember(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        if module.training and torch.is_grad_enabled():
+            self._inputs = inputs
+
+    def __call__(self, output: torch.Tensor, target: torch.Tensor) -> GhostLoss:
+        """Per-sample losses of a batch, to be followed by `backward()`."""
+        loss = self._per_sample(output, target).loss_per_sample
+        if loss.dim() != 1:
+            raise _checks.fail(
+                "loss.shape", tuple(loss.shape), "must be one loss an example", "reduce over the other dimensions"
+            )
+        return GhostLoss(self, loss, target)
+
+    def without(self, bad: torch.Tensor, target: torch.Tensor) -> None:
+        """Clip and sum the units that are finite: forward and both backward passes again, without the bad ones.
+
+        A zero weight isn't enough: zero times infinity in a layer's backward pass is NaN in every weight.
+
+        Raises:
+            RuntimeError: the model's inputs aren't one tensor of one row a unit.
+        """
+        inputs, keep = self._inputs, ~bad
+        if len(inputs) != 1 or not isinstance(inputs[0], torch.Tensor) or len(inputs[0]) != len(bad):
+            raise RuntimeError(
+                "gradients: not finite for some units, which ghost clipping can leave out only if the model takes "
+                "one tensor of one row a unit; use grad_sample_mode='hooks'"
+            )
+        if keep.any():
+            self(self.module(inputs[0][keep]), target[keep]).clip_and_sum()
+
+
+class GhostLoss(DPTensorFastGradientClipping):
+    """Losses of a batch; `item()` and `detach()` as of a tensor, `backward()` clips and sums."""
+
+    def __init__(self, criterion: GhostCriterion, loss: torch.Tensor, target: torch.Tensor) -> None:
+        super().__init__(criterion.module, criterion.optimizer, loss, criterion._per_sample.loss_reduction)
+        self._criterion, self._target = criterion, target
+
+    def backward(self) -> None:
+        """Leave the sum of clipped gradients in `p.grad`."""
+        self.optimizer.count(len(self.loss_per_sample))
+        self.clip_and_sum()
+
+    def clip_and_sum(self) -> None:
+        """First pass for the norms, second for the sum of clipped gradients."""
+        reduced = self.loss_per_sample.mean() if self.loss_reduction == "mean" else self.loss_per_sample.sum()
+        reduced.backward(retain_graph=True)
+        self.optimizer.zero_grad()
+        norms = self.module.get_norm_sample()
+        bad = ~torch.isfinite(norms)
+        if bad.any():
+            self.optimizer.nonfinite += int(bad.sum())
+            self._criterion.without(bad, self._target)
+            return
+        # the optimizer's norm, not the module's: the one that the noise was scaled for
+        weights = (self.optimizer.max_grad_norm / (norms + 1e-6)).clamp(max=1.0)
+        self.module.disable_hooks()
+        try:
+            (weights.to(self.loss_per_sample.device) * self.loss_per_sample).sum().backward()
+        finally:
+            self.module.enable_hooks()
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise TypeError("a ghost-clipping loss can't be scaled or combined; put that into the criterion")
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __neg__ = _refuse

@@ -1,0 +1,133 @@
+"""The data loader of a private run: the user's, with the batches of a participation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from opacus.data_loader import wrap_collate_with_empty
+from opacus.utils.batch_memory_manager import BatchSplittingSampler
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler
+
+from bluegrad import _checks
+from bluegrad.sampling import BatchStream
+from bluegrad.training.optimizer import CorrelatedNoise
+
+
+class PrivateDataLoader(DataLoader[Any]):
+    """Yields the batch of every step, in order, and refuses to hand out one while another is unreleased.
+
+    Args:
+        source: the user's loader; its data set, workers and collation are kept.
+        batches: the index stream of the participation.
+        optimizer: the private optimizer, which takes one step a batch.
+        max_physical_batch_size: split larger batches; the optimizer then releases at the end of each.
+    """
+
+    def __init__(
+        self,
+        source: DataLoader[Any],
+        batches: BatchStream,
+        optimizer: CorrelatedNoise,
+        max_physical_batch_size: int | None = None,
+    ) -> None:
+        sampler: Any = batches
+        if max_physical_batch_size is not None:
+            sampler = BatchSplittingSampler(
+                sampler=batches, max_batch_size=max_physical_batch_size, optimizer=optimizer
+            )
+        self._optimizer = optimizer
+        own = source.generator is None
+        self._own_generator = torch.Generator() if own else None
+        super().__init__(
+            source.dataset,
+            batch_sampler=sampler,
+            num_workers=source.num_workers,
+            collate_fn=_collate(source) if batches.can_be_empty else source.collate_fn,
+            pin_memory=source.pin_memory,
+            timeout=source.timeout,
+            worker_init_fn=source.worker_init_fn,
+            multiprocessing_context=source.multiprocessing_context,
+            generator=self._own_generator if own else source.generator,
+            prefetch_factor=source.prefetch_factor,
+            persistent_workers=source.persistent_workers,
+        )
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        optimizer = self._optimizer
+        optimizer.discard_partial()
+        if self._own_generator is not None:
+            # workers' seeds depend on the step alone, and the global generator isn't touched: a run that was
+            # interrupted draws what the uninterrupted one does
+            self._own_generator.manual_seed(optimizer.steps_taken)
+        before = optimizer.calls
+        for handed, batch in enumerate(super().__iter__()):
+            if optimizer.calls != before + handed:
+                raise RuntimeError(
+                    f"step={optimizer.steps_taken + 1}: {handed} batches handed out but {optimizer.calls - before} "
+                    "calls of optimizer.step(); every batch of a private run takes one, empty ones included; to "
+                    "look at the data make a DataLoader of your own"
+                )
+            yield batch
+
+
+def _collate(source: DataLoader[Any]) -> Any:
+    """The source's collation, taught to make an empty batch of the right structure before it saw any other.
+
+    Raises:
+        ValueError: empty batches can't be made of the structure that the loader yields.
+    """
+    collate = wrap_collate_with_empty(collate_fn=source.collate_fn)
+    try:
+        collate([source.dataset[0]])  # structure only: an example's shapes are kept, not its values
+        collate.first_batch = collate._make_empty_batch(collate.first_batch)
+    except TypeError as error:
+        raise _checks.fail(
+            "data_loader.collate_fn", source.collate_fn, f"can't yield an empty batch ({error})",
+            "yield tensors, or lists, tuples or dicts of them: a sampled batch may be empty",
+        ) from None  # fmt: skip
+    return collate
+
+
+def check_loader(loader: object) -> DataLoader[Any]:
+    """Return the loader if its batches may be replaced by the engine's.
+
+    Raises:
+        ValueError: not a map-style loader with plain batches, or one with a sampler of its own, whose law would
+            be lost.
+    """
+    if not isinstance(loader, DataLoader):
+        raise _checks.fail(
+            "data_loader", type(loader).__name__, "must be a torch DataLoader", "wrap the data set in one"
+        )
+    if isinstance(loader, PrivateDataLoader):
+        raise _checks.fail(
+            "data_loader", "PrivateDataLoader", "belongs to another private run", "pass a plain DataLoader"
+        )
+    if isinstance(loader.dataset, IterableDataset):
+        raise _checks.fail(
+            "data_loader.dataset", type(loader.dataset).__name__,
+            "can't be sampled by index, so no participation can be guaranteed", "use a map-style data set",
+        )  # fmt: skip
+    if loader.batch_size is None:
+        raise _checks.fail(
+            "data_loader.batch_size", None, "the engine draws its own batches, a custom batch sampler would be lost",
+            "pass DataLoader(dataset, batch_size=...)",
+        )  # fmt: skip
+    plain = isinstance(loader.sampler, SequentialSampler) or (
+        isinstance(loader.sampler, RandomSampler) and not loader.sampler.replacement
+    )
+    if not plain:
+        raise _checks.fail(
+            "data_loader.sampler", type(loader.sampler).__name__,
+            "the engine draws its own batches, so this sampler's law would be lost and the guarantee false",
+            "pass a loader without sampler (shuffle=True or False)",
+        )  # fmt: skip
+    size = len(loader.dataset)  # type: ignore[arg-type]
+    if size == 0 or loader.batch_size > size:
+        raise _checks.fail(
+            "data_loader.batch_size", loader.batch_size, f"is larger than the data set of {size} examples",
+            "use a smaller batch",
+        )  # fmt: skip
+    return loader
