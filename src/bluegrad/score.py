@@ -86,6 +86,8 @@ def certify(strategy: Strategy, participation: Participation) -> Sensitivity:
         >>> from bluegrad import SinglePass, lambda_cgd
         >>> certify(lambda_cgd(4, lam=0.0), SinglePass(4))
         Sensitivity(value=1.0, exact=True, rule='largest column norm')
+
+    Source: as `sensitivity`; for vector contributions arXiv 2211.06530, appendix H.
     """
     if not isinstance(strategy, Strategy):
         raise _checks.fail("strategy", strategy, "must be a bluegrad strategy", "e.g. bluegrad.lambda_cgd(...)")

@@ -1,10 +1,9 @@
 """Raw noise as a pure function of (key, step, leaf, element): Philox4x32-10 bits, Box-Muller normals.
 
 The bits of a float32 normal are the same whatever the thread count, the block size, the slice asked for, the
-process, the library version or the processor. So every operation below is exact by IEEE 754 or by integer
-arithmetic, and is written in a fixed order: integer operations, conversions, and float32 +, -, *, sqrt, each
-rounded by itself. Library logarithms and cosines, and fused multiply-add, give other bits elsewhere and are
-never used. A native kernel may replace `add_weighted_normals` if it follows the same order.
+process, the library version or the processor. So the arithmetic has a fixed order of integer operations,
+conversions, and float32 +, -, *, sqrt, each rounded by itself as IEEE 754 says. Library logarithms and cosines,
+and fused multiply-add, give other bits elsewhere and are never used.
 
 Key schedule. The master key is 128 bits k0..k3, little-endian words. The stream of (domain, step, leaf) is the
 Philox block with key (k0, k1) at counter (step, leaf + 2^24 domain, k2, k3). Philox is a bijection of the
@@ -12,10 +11,8 @@ counter, so under one master key distinct triples give distinct 128-bit outputs 
 stream's own Philox key, and block b of the stream is its value at counter (b mod 2^32, b div 2^32, s2, s3).
 Element e is word e mod 4 of block e div 4.
 
-Philox is a statistical generator with a 64-bit round key, not a cipher: no statistical test tells its output
-from random bits, yet no proof says that nobody could.
-
-Reference: J. Salmon, M. Moraes, R. Dror, D. Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
+Philox is a statistical generator (Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3",
+SC 2011), not a cipher: it passes the statistical tests, yet nobody vouches for it against an adversary.
 """
 
 from __future__ import annotations
@@ -24,7 +21,7 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -34,47 +31,37 @@ from bluegrad import _checks
 Float32s = NDArray[np.float32]
 Uint32s = NDArray[np.uint32]
 
-NOISE = 0
-SAMPLING = 1
+NOISE, SAMPLING = 0, 1  # domains
 
-# Elements that one thread handles at a time: the scratch memory of a block stays in a second-level cache.
-BLOCK = 1 << 14
-# More threads than this gain nothing: the interpreter's lock is taken between any two array operations.
+# Elements that one thread handles at a time. Scratch is 120 bytes a Philox block, 4 MB in all: below this size
+# threads wait for each other, since the interpreter's lock is taken between any two array operations.
+BLOCK = 1 << 17
 _MOST_THREADS = 16
 
 _ROUNDS = 10
 _MULTIPLIERS = np.array([[0xD2511F53], [0xCD9E8D57]], dtype=np.uint64)
-_WEYL = (0x9E3779B9, 0xBB67AE85)
+_WEYL = np.arange(_ROUNDS, dtype=np.uint64)[:, None, None] * np.array([[0x9E3779B9], [0xBB67AE85]], np.uint64)
 _WORD = np.uint64(32)
 _LOW_WORD = np.uint64(0xFFFFFFFF)
 
 # -2 ln(1 + f) = f (c0 + c1 f + ... + c8 f^8) for 1 + f in [sqrt(1/2), sqrt(2)): minimax in the relative error,
 # degree 9, c0 and c1 fixed, the others rounded to float32 one by one and refitted. Largest relative error of
-# the polynomial 3.2e-8; of the radius in float32, over all 2^32 words, 1.1e-7.
-_LOG = tuple(
-    np.float32(c)
-    for c in (
-        -2.0, 1.0, -0.6666781902313232, 0.5000267028808594, -0.39926204085350037,
-        0.33155298233032227, -0.29828959703445435, 0.28533920645713806, -0.17401085793972015,
-    )
-)  # fmt: skip
+# the polynomial 3.2e-8; of the radius in float32, over all 2^32 words, 1.3e-7 (1.5 ulp).
+_LOG = tuple(map(np.float32, (
+    -2.0, 1.0, -0.6666781902313232, 0.5000267028808594, -0.39926204085350037,
+    0.33155298233032227, -0.29828959703445435, 0.28533920645713806, -0.17401085793972015,
+)))  # fmt: skip
 # sin(pi y / 2) = y (c0 + c1 y^2 + c2 y^4 + c3 y^6) for y in [-1/2, 1/2]: degree 7, largest relative error 2.8e-8.
 _SIN = tuple(map(np.float32, (1.5707963705062866, -0.645966649055481, 0.07971252501010895, -0.004685971420258284)))
-# cos(pi y / 2) = c0 + c1 y^2 + ... + c4 y^8 for y in [-1/2, 1/2]: degree 8, c0 fixed, largest error 4.1e-10.
-_COS = tuple(
-    map(np.float32, (1.0, -1.2337005138397217, 0.25366851687431335, -0.0208552535623312, 0.0008935725782066584))
-)
-_TWO_LN_2 = np.float32(-1.3862943649291992)  # -2 ln 2, per power of two
+# cos(pi y / 2) = c0 + c1 y^2 + ... + c4 y^8 for y in [-1/2, 1/2]: degree 8, c0 fixed, largest error 4.1e-10. Both
+# in float32, over all 2^32 words: absolute error 8.5e-8, relative 1.3e-7 (1.7 ulp).
+_COS = tuple(map(np.float32, (
+    1.0, -1.2337005138397217, 0.25366851687431335, -0.0208552535623312, 0.0008935725782066584,
+)))  # fmt: skip
+_LOG_UNIT = np.float32(-1.3862943649291992 * 2.0**-23)  # -2 ln 2 in float32, for an exponent that is e 2^23
 _SQRT_HALF_BITS = np.int32(0x3F3504F3)  # float32 just below sqrt(1/2)
 _EXPONENT_BITS = np.int32(-0x00800000)  # sign and exponent of a float32
 _SIGN_BIT = np.uint32(0x80000000)
-
-
-class _Stream(NamedTuple):
-    """Philox streams of several steps: what the key schedule gives for each."""
-
-    keys: list[tuple[int, int]]
-    upper: Uint32s  # (streams, 2)
 
 
 class _Scratch:
@@ -87,10 +74,9 @@ class _Scratch:
         self.even = np.empty(pair, np.uint64)
         self.odd = np.empty(pair, np.uint64)
         self.product = np.empty(pair, np.uint64)
+        self.x, self.y = self.product.view(np.float32).reshape(2, *pair)  # once the words are drawn
         self.words = np.empty(pair, np.uint32)
         self.radius = np.empty(pair, np.float32)
-        self.x = np.empty(pair, np.float32)
-        self.y = np.empty(pair, np.float32)
         self.normals = np.empty((2, *pair), np.float32)  # [0]: cosines, words 0, 2; [1]: sines, words 1, 3
         self.total = np.empty((2, *pair), np.float32)
         self.flat = np.empty(4 * blocks, np.float32)
@@ -115,18 +101,17 @@ def philox4x32(counter_words: ArrayLike, key_words: Sequence[int]) -> Uint32s:
     counters = np.asarray(counter_words)
     if counters.ndim == 0 or counters.shape[-1] != 4 or counters.dtype.kind not in "iu":
         raise _checks.fail("counter_words", counters, "must be integers of shape (..., 4)", "give four words each")
-    if counters.dtype != np.uint32 and counters.size and (counters.min() < 0 or counters.max() > 0xFFFFFFFF):
+    if counters.size and not 0 <= counters.min() <= counters.max() < 1 << 32:
         raise _checks.fail("counter_words", counters, "must lie in [0, 2^32)", "split large counters into words")
     if len(key_words) != 2:
-        raise _checks.fail("len(key_words)", len(key_words), "must be 2", "give the two 32-bit words of a key")
-    low, high = (_bits("key_words", word, 32) for word in key_words)
-    flat = counters.reshape(-1, 4)
-    scratch = _Scratch(len(flat))
-    scratch.even[...] = flat[:, 0::2].T
-    scratch.odd[...] = flat[:, 1::2].T
-    _philox(scratch, low, high)
-    out = np.empty((len(flat), 4), np.uint32)
-    _interleave(scratch.even, scratch.odd, out.reshape(-1))
+        raise _checks.fail("len(key_words)", len(key_words), "must be 2", "give the two words of a key")
+    key = np.array([_bits("key_words", word, 32) for word in key_words], np.uint32)
+    planes = counters.reshape(-1, 4).T  # (4, counters)
+    scratch = _Scratch(counters.size // 4)
+    scratch.even[...], scratch.odd[...] = planes[0::2], planes[1::2]
+    _philox(scratch, key)
+    out = np.empty(counters.size, np.uint32)
+    _interleave(scratch.even, scratch.odd, out)
     return out.reshape(counters.shape)
 
 
@@ -151,7 +136,7 @@ def words(key: bytes, *, domain: int, step: int, leaf: int, start: int, count: i
     streams = _streams(key, domain, [_bits("step", step, 32)], leaf)
     out = np.empty(count, np.uint32)
     for scratch, block, mine, theirs in _walk(start, count, BLOCK // 4):
-        _fill(scratch, block, streams, 0)
+        _fill(scratch, block, streams[0])
         flat = scratch.flat.view(np.uint32)
         _interleave(scratch.even, scratch.odd, flat)
         out[mine] = flat[theirs]
@@ -165,11 +150,7 @@ def normals(key: bytes, *, step: int, leaf: int, start: int, count: int) -> Floa
     u = w0 2^-32 + 2^-33 in float32, so never beyond 6.77, and angle 2 pi w1 / 2^32 (Box and Muller 1958).
 
     Args:
-        key: the 128-bit master key, 16 bytes.
-        step: training step, below 2^32.
-        leaf: index of the parameter, below 2^24.
-        start: first element, with start + count at most 2^64.
-        count: number of elements.
+        key, step, leaf, start, count: as in `words`.
 
     Returns:
         Standard normals, float32, shape (count,).
@@ -178,10 +159,9 @@ def normals(key: bytes, *, step: int, leaf: int, start: int, count: int) -> Floa
         ValueError: a key that isn't 16 bytes, or an integer out of its range.
 
     >>> [float(z).hex() for z in normals(bytes(16), step=0, leaf=0, start=0, count=1)]
-    ['TODO']
+    ['-0x1.0c46d60000000p-2']
     """
-    start, count = _range(start, count)
-    out = np.zeros(count, np.float32)
+    out = np.zeros(_range(start, count)[1], np.float32)
     add_weighted_normals(out, [1.0], key=key, step=step, leaf=leaf, start=start, scale=1.0)
     return out
 
@@ -201,7 +181,8 @@ def add_weighted_normals(
     """Add scale * sum_j weights[j] * z(step - j, leaf, start + i) to out[i], in place.
 
     Order of operations, all float32: v_j = weights[j] * scale in float64, then rounded; acc = v_0 z_0;
-    acc += v_1 z_1; ...; out += acc. Neither `threads` nor `block` changes a bit of the result.
+    acc += v_1 z_1; ...; out += acc. Neither `threads` nor `block` changes a bit of the result. A native kernel
+    may replace this function if it keeps that order.
 
     Args:
         out: float32, shape (elements,), contiguous; one leaf or a slice of it.
@@ -212,37 +193,31 @@ def add_weighted_normals(
         start: element of the leaf that out[0] is, with start + elements at most 2^64.
         scale: common factor of all weights.
         threads: most threads to use; None for one a processor, at most 16.
-        block: elements handled at a time, a multiple of 4.
+        block: elements handled at a time, rounded down to a multiple of 4.
 
     Raises:
         ValueError: `out` isn't a writeable contiguous float32 vector, a tap reaches before step 0, weights
             too large for float32, a key that isn't 16 bytes, or an integer out of its range.
     """
-    _check_out(out)
+    _vector(out)
     step = _bits("step", step, 32)
     factors = _factors(weights, scale)
     if len(factors) > step + 1:
         raise _checks.fail("len(weights)", len(factors), f"must be at most step + 1 = {step + 1}", "drop early taps")
     start, count = _range(start, len(out))
     streams = _streams(key, NOISE, [step - j for j in range(len(factors))], leaf)
-    if threads is None:
-        threads = min(os.cpu_count() or 1, _MOST_THREADS)
-    threads = _checks.integer("threads", threads, minimum=1, fix="give the number of threads, or None for all")
-    block = _checks.integer("block", block, minimum=4, fix="give a multiple of 4, such as 16384")
-    if block % 4:
-        raise _checks.fail("block", block, "must be a multiple of 4", "give a multiple of 4, such as 16384")
+    most = min(os.cpu_count() or 1, _MOST_THREADS) if threads is None else threads
+    threads = _checks.integer("threads", most, minimum=1, fix="give the number of threads, or None for all")
+    blocks = _checks.integer("block", block, minimum=4, fix="give a number of elements, such as 131072") // 4
 
-    def span(bounds: tuple[int, int]) -> None:
-        left, right = bounds
-        _accumulate(out[left:right], factors, streams, start + left, block // 4)
+    length = 4 * blocks * max(1, -(-count // (4 * blocks * threads)))  # whole blocks for each thread
+    lefts = range(0, count, length)
 
-    length = -(-count // (threads * block)) * block  # whole blocks for each thread
-    spans = [(left, min(left + length, count)) for left in range(0, count, length or 1)]
-    if len(spans) <= 1:
-        for bounds in spans:
-            span(bounds)
-    else:
-        list(_pool(os.getpid()).map(span, spans))
+    def span(left: int) -> None:
+        _accumulate(out[left : left + length], factors, streams, start + left, blocks)
+
+    # One span needs no pool; the list waits for all spans and passes on their errors.
+    list(_pool(os.getpid()).map(span, lefts) if len(lefts) > 1 else map(span, lefts))
 
 
 @lru_cache(maxsize=1)
@@ -251,16 +226,14 @@ def _pool(pid: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix=f"bluegrad-noise-{pid}")
 
 
-def _accumulate(out: Float32s, factors: Float32s, streams: _Stream, start: int, blocks: int) -> None:
+def _accumulate(out: Float32s, factors: Float32s, streams: Uint32s, start: int, blocks: int) -> None:
     """`add_weighted_normals` on one thread."""
     for scratch, block, mine, theirs in _walk(start, len(out), blocks):
         for tap, factor in enumerate(factors):
-            _fill(scratch, block, streams, tap)
+            _fill(scratch, block, streams[tap])
             _box_muller(scratch)
-            if tap == 0:
-                np.multiply(scratch.normals, factor, out=scratch.total)
-            else:
-                np.multiply(scratch.normals, factor, out=scratch.normals)
+            np.multiply(scratch.normals, factor, out=scratch.normals if tap else scratch.total)
+            if tap:
                 np.add(scratch.total, scratch.normals, out=scratch.total)
         _interleave(scratch.total[0], scratch.total[1], scratch.flat)
         part = out[mine]
@@ -270,56 +243,50 @@ def _accumulate(out: Float32s, factors: Float32s, streams: _Stream, start: int, 
 def _walk(start: int, count: int, blocks: int) -> Iterator[tuple[_Scratch, int, slice, slice]]:
     """Cover elements start, ..., start + count - 1 by runs of at most `blocks` Philox blocks.
 
-    Yields:
-        Scratch of the run's size, the run's first block, and the run's elements as a slice of the caller's
-        array and of the run's own.
+    Yields scratch, the run's first block, and the run's elements as a slice of the caller's array and of its own.
     """
-    end = start + count
+    scratch, end = None, start + count
     stop = -(-end // 4)
-    scratch = None
     for block in range(start // 4, stop, blocks):
         size = min(blocks, stop - block)
         if scratch is None or scratch.blocks != size:
             scratch = _Scratch(size)
-        first = 4 * block
-        left, right = max(start, first), min(end, first + 4 * size)
-        yield scratch, block, slice(left - start, right - start), slice(left - first, right - first)
+        left, right = max(start, 4 * block), min(end, 4 * (block + size))
+        yield scratch, block, slice(left - start, right - start), slice(left - 4 * block, right - 4 * block)
 
 
-def _streams(key: bytes, domain: int, steps: list[int], leaf: int) -> _Stream:
-    """Key schedule: one Philox block for each step."""
+def _streams(key: bytes, domain: int, steps: list[int], leaf: int) -> Uint32s:
+    """Key schedule: words s0..s3 of one stream for each step, shape (steps, 4)."""
     if not isinstance(key, bytes) or len(key) != 16:
         # The key is secret: its value never enters a message.
         raise _checks.fail("key", type(key).__name__, "must be 16 bytes", "take them from the system's secure source")
     k0, k1, k2, k3 = (int.from_bytes(key[i : i + 4], "little") for i in range(0, 16, 4))
     place = _bits("leaf", leaf, 24) | _bits("domain", domain, 8) << 24
-    counters = np.array([(step, place, k2, k3) for step in steps], np.uint32)
-    out = philox4x32(counters, (k0, k1))  # (steps, 4)
-    return _Stream([(int(s0), int(s1)) for s0, s1 in out[:, :2]], out[:, 2:])
+    return philox4x32(np.array([(step, place, k2, k3) for step in steps], np.uint32), (k0, k1))
 
 
-def _fill(scratch: _Scratch, block: int, streams: _Stream, which: int) -> None:
+def _fill(scratch: _Scratch, block: int, stream: Uint32s) -> None:
     """Fill scratch.even and .odd with the words of blocks block, block + 1, ... of one stream."""
     low, high = scratch.even[0], scratch.odd[0]
     np.add(scratch.index, np.uint64(block), out=low)
     np.right_shift(low, _WORD, out=high)
     np.bitwise_and(low, _LOW_WORD, out=low)
-    scratch.even[1], scratch.odd[1] = streams.upper[which]
-    _philox(scratch, *streams.keys[which])
+    scratch.even[1], scratch.odd[1] = stream[2:]
+    _philox(scratch, stream[:2])
 
 
-def _philox(scratch: _Scratch, key0: int, key1: int) -> None:
+def _philox(scratch: _Scratch, key: Uint32s) -> None:
     """Encrypt the counters (even[0], odd[0], even[1], odd[1]) in place; each holds 32 bits in 64.
 
     A round is c0, c1, c2, c3 <- hi(M1 c2) ^ c1 ^ k0, lo(M1 c2), hi(M0 c0) ^ c3 ^ k1, lo(M0 c0).
     """
     even, odd, product = scratch.even, scratch.odd, scratch.product
     swapped = product[::-1]
-    for number in range(_ROUNDS):
-        keys = [[(key + number * weyl) & 0xFFFFFFFF] for key, weyl in zip((key0, key1), _WEYL)]
+    round_keys = (_WEYL + key.astype(np.uint64)[:, None]) & _LOW_WORD  # (rounds, 2, 1)
+    for round_key in round_keys:
         np.multiply(even, _MULTIPLIERS, out=swapped)
         np.right_shift(product, _WORD, out=even)
-        np.bitwise_xor(odd, np.array(keys, np.uint64), out=odd)
+        np.bitwise_xor(odd, round_key, out=odd)
         np.bitwise_xor(even, odd, out=even)
         np.bitwise_and(product, _LOW_WORD, out=odd)
 
@@ -348,8 +315,7 @@ def _radius(word: Uint32s, out: Float32s, x: Float32s, y: Float32s) -> None:
     _horner(_LOG, x, out)
     np.multiply(out, x, out=out)
     np.copyto(x, power, casting="unsafe")
-    np.multiply(x, np.float32(2.0**-23), out=x)  # e
-    np.multiply(x, _TWO_LN_2, out=x)
+    np.multiply(x, _LOG_UNIT, out=x)
     np.add(out, x, out=out)
     np.sqrt(out, out=out)
 
@@ -392,7 +358,7 @@ def _horner(coefficients: tuple[np.float32, ...], x: Float32s, out: Float32s) ->
     np.add(out, lowest, out=out)
 
 
-def _interleave(even: NDArray, odd: NDArray, flat: NDArray) -> None:
+def _interleave(even: NDArray[Any], odd: NDArray[Any], flat: NDArray[Any]) -> None:
     """Lay out words 0, 2 and 1, 3 of each block, shape (2, blocks) each, element by element."""
     for row in range(2):
         np.copyto(flat[2 * row :: 4], even[row], casting="unsafe")
@@ -401,10 +367,9 @@ def _interleave(even: NDArray, odd: NDArray, flat: NDArray) -> None:
 
 def _bits(name: str, value: int, bits: int) -> int:
     """Return an integer in [0, 2^bits)."""
-    fix = f"give an integer in [0, 2^{bits})"
-    whole = _checks.integer(name, value, minimum=0, fix=fix)
+    whole = _checks.integer(name, value, minimum=0, fix=f"give an integer below 2^{bits}")
     if whole >> bits:
-        raise _checks.fail(name, value, f"must be below 2^{bits}", fix)
+        raise _checks.fail(name, value, f"must be below 2^{bits}", "give a smaller integer")
     return whole
 
 
@@ -427,9 +392,9 @@ def _factors(weights: ArrayLike, scale: float) -> Float32s:
     return (taps * scale).astype(np.float32)
 
 
-def _check_out(out: Float32s) -> None:
+def _vector(out: Float32s) -> None:
     """Refuse anything but a writeable contiguous float32 vector."""
-    good = isinstance(out, np.ndarray) and out.dtype == np.float32 and out.ndim == 1
-    if not good or not out.flags.c_contiguous or not out.flags.writeable:
+    vector = isinstance(out, np.ndarray) and out.dtype == np.float32 and out.ndim == 1
+    if not vector or not out.flags.c_contiguous or not out.flags.writeable:
         what = (out.dtype.name, out.shape) if isinstance(out, np.ndarray) else type(out).__name__
         raise _checks.fail("out", what, "must be a writeable contiguous float32 vector", "flatten and copy it first")

@@ -53,6 +53,11 @@ class CorrelatedNoise(DPOptimizer):
         """Releases so far."""
         return self.stream.steps_taken
 
+    @property
+    def accumulating(self) -> bool:
+        """Whether the last call of step() summed a physical batch that doesn't end its logical one."""
+        return bool(self._is_last_step_skipped)
+
     def pre_step(self, closure: Callable[[], float] | None = None) -> bool:
         """Clip and sum the physical batch; at the end of a logical one also add noise and scale.
 

@@ -1,0 +1,274 @@
+"""The command line: plan, train, compare. Commands that need torch load it when they run."""
+
+from __future__ import annotations
+
+import importlib
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from bluegrad import _checks, report
+from bluegrad.participation import FixedEpochs
+from bluegrad.tasks.mechanisms import FAMILIES
+from bluegrad.tasks.mechanisms import plan as make_plan
+from bluegrad.tasks.settings import Settings
+
+app = typer.Typer(
+    name="bluegrad",
+    help="Train PyTorch models with differential privacy by correlated noise.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+USER_ERROR, INTERRUPTED = 2, 130
+
+Mechanism = Annotated[str, typer.Option(help=f"One of {', '.join(FAMILIES)}.")]
+Parameter = Annotated[str, typer.Option(help="lam of lambda-cgd, nu of nu-dp-ftrl, or auto: the least RMSE.")]
+Epsilon = Annotated[float, typer.Option(help="Privacy budget of the whole run.")]
+Delta = Annotated[float, typer.Option(help="Failure probability.")]
+Epochs = Annotated[int, typer.Option(help="Passes over the data.")]
+BatchSize = Annotated[int, typer.Option(help="Mean number of examples a step.")]
+Rate = Annotated[float, typer.Option("--lr", help="Learning rate.")]
+Momentum = Annotated[float, typer.Option(help="Momentum of SGD.")]
+Clip = Annotated[float, typer.Option(help="Norm that one example's gradient is clipped to.")]
+Data = Annotated[
+    str | None,
+    typer.Option(
+        help="Folder or zip of class-named folders of images, CIFAR-10's python or binary files, or an .npz; "
+        "5,000 MNIST digits if not given."
+    ),
+]
+TestData = Annotated[str | None, typer.Option(help="Test images; else the data's own test part, or a fifth of it.")]
+Physical = Annotated[int, typer.Option(help="Examples held in memory at once; larger batches are split.")]
+Mode = Annotated[str, typer.Option(help="Per-sample gradients by hooks, functorch or ghost (clipping).")]
+
+
+@contextmanager
+def _user_errors() -> Iterator[None]:
+    """Turn what a user can cause into one line on stderr and exit code 2."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        Console(stderr=True, highlight=False, soft_wrap=True).print("[bold red]error:[/] ", end="")
+        print(_text(error), file=sys.stderr)
+        raise typer.Exit(USER_ERROR) from None
+
+
+def _text(error: ValueError | OSError) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename or 'file'}: {error.strerror}"
+    return str(error)
+
+
+def _parameter(text: str) -> float | None:
+    if text == "auto":
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise _checks.fail("parameter", text, "must be a number or 'auto'", "e.g. --parameter 0.9") from None
+
+
+@app.command()
+def plan(
+    steps: Annotated[int, typer.Option(help="Training steps.")] = 2000,
+    epochs: Annotated[int, typer.Option(help="Passes over the data; must divide the steps.")] = 20,
+    epsilon: Epsilon = 8.0,
+    delta: Delta = 1e-5,
+) -> None:
+    """Show what every mechanism costs, without data or training."""
+    with _user_errors():
+        rows = make_plan(FixedEpochs(steps, epochs), epsilon=epsilon, delta=delta)
+        Console().print(report.plan_table(rows, epsilon=epsilon, delta=delta))
+
+
+@app.command()
+def train(
+    data: Data = None,
+    test_data: TestData = None,
+    mechanism: Mechanism = "lambda-cgd",
+    parameter: Parameter = "auto",
+    epsilon: Epsilon = Settings.epsilon,
+    delta: Delta = Settings.delta,
+    epochs: Epochs = Settings.epochs,
+    batch_size: BatchSize = Settings.batch_size,
+    lr: Rate = Settings.lr,
+    momentum: Momentum = Settings.momentum,
+    clip: Clip = Settings.clip,
+    seed: Annotated[int, typer.Option(help="Initial weights and data order; never the noise.")] = 0,
+    sampling: Annotated[str, typer.Option(help="fixed, or poisson (dp-sgd only).")] = Settings.sampling,
+    grad_sample_mode: Mode = Settings.grad_sample_mode,
+    physical_batch_size: Physical = Settings.physical_batch_size,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out, with its options.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/<time> if not given.")] = None,
+) -> None:
+    """Train an image classifier under (epsilon, delta)-differential privacy."""
+    with _user_errors():
+        settings = Settings(
+            mechanism=mechanism,
+            parameter=_parameter(parameter),
+            epsilon=epsilon,
+            delta=delta,
+            epochs=epochs,
+            batch_size=batch_size,
+            lr=lr,
+            momentum=momentum,
+            clip=clip,
+            seed=seed,
+            sampling=sampling,
+            grad_sample_mode=grad_sample_mode,
+            physical_batch_size=physical_batch_size,
+            data=data,
+            test_data=test_data,
+        )
+        console = Console()
+        result = _train(settings, _folder(out, resume), resume, console)
+        console.print(report.result_table(result))
+
+
+@app.command()
+def compare(
+    mechanisms: Annotated[str, typer.Option(help="Comma-separated mechanisms.")] = "dp-sgd,lambda-cgd",
+    seeds: Annotated[int, typer.Option(help="Runs a mechanism, with seeds 0, 1, ...")] = 1,
+    data: Data = None,
+    test_data: TestData = None,
+    epsilon: Epsilon = Settings.epsilon,
+    delta: Delta = Settings.delta,
+    epochs: Epochs = Settings.epochs,
+    batch_size: BatchSize = Settings.batch_size,
+    lr: Rate = Settings.lr,
+    momentum: Momentum = Settings.momentum,
+    clip: Clip = Settings.clip,
+    grad_sample_mode: Mode = Settings.grad_sample_mode,
+    physical_batch_size: Physical = Settings.physical_batch_size,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the comparison in --out.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder of the runs; runs/<time> if not given.")] = None,
+) -> None:
+    """Train several mechanisms at equal epsilon, and print and plot them side by side."""
+    with _user_errors():
+        names = [name.strip() for name in mechanisms.split(",") if name.strip()]
+        if not names or len(set(names)) < len(names):
+            raise _checks.fail("mechanisms", mechanisms, "must be distinct names", "e.g. dp-sgd,lambda-cgd")
+        _checks.integer("seeds", seeds, minimum=1, fix="give the number of runs a mechanism")
+        base = Settings(
+            epsilon=epsilon,
+            delta=delta,
+            epochs=epochs,
+            batch_size=batch_size,
+            lr=lr,
+            momentum=momentum,
+            clip=clip,
+            grad_sample_mode=grad_sample_mode,
+            physical_batch_size=physical_batch_size,
+            data=data,
+            test_data=test_data,
+        )
+        every = [(name, replace(base, mechanism=name, seed=seed)) for seed in range(seeds) for name in names]
+        folder, console = _folder(out, resume), Console()
+        results: dict[str, list[Any]] = {name: [] for name in names}
+        images = None
+        for name, settings in every:
+            images = images or _images(settings, console)
+            results[name].append(
+                _train(settings, folder / f"{name}-seed{settings.seed}", resume, console, images, label=name)
+            )
+        plots: Any = importlib.import_module("bluegrad.plots")
+        plots.comparison(
+            folder / "comparison.png",
+            title=f"epsilon {epsilon:g}, delta {delta:g}, no amplification, {seeds} seed{'s' if seeds > 1 else ''}",
+            curves={
+                name: [[m["test_accuracy"] for m in run.metrics] for run in runs] for name, runs in results.items()
+            },
+        )
+        console.print(report.comparison_table(results))
+        console.print(f"plot: {folder / 'comparison.png'}", soft_wrap=True)
+
+
+def _folder(out: Path | None, resume: bool) -> Path:
+    if out is None and resume:
+        raise _checks.fail("out", None, "is needed with --resume", "give the folder of the run to continue")
+    return out or Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
+
+
+def _images(settings: Settings, console: Console) -> Any:
+    """Training and test images, with a progress bar where they are many."""
+    loop: Any = importlib.import_module("bluegrad.tasks.loop")
+    with Progress(console=console, transient=True) as bar:
+        task = bar.add_task("reading images", total=None)
+        return loop.load_data(settings, lambda done, total: bar.update(task, completed=done, total=total))
+
+
+def _train(
+    settings: Settings, folder: Path, resume: bool, console: Console, images: Any = None, label: str = "training"
+) -> Any:
+    """One run with its bar; Ctrl-C finishes the step, saves and leaves."""
+    loop: Any = importlib.import_module("bluegrad.tasks.loop")
+    train_images, test_images = images or _images(settings, console)
+    run = loop.Run(settings, train_images, test_images, folder, resume=resume)
+    with _bar(console) as bar:
+        task = bar.add_task(label, total=run.steps, completed=run.optimizer.steps_taken, note="")
+
+        def show(progress: Any) -> None:
+            accuracy = "" if progress.accuracy is None else f" accuracy {100.0 * progress.accuracy:.1f} %"
+            note = f"loss {progress.loss:.3f} epsilon {progress.epsilon:.3g}{accuracy}"
+            bar.update(task, completed=progress.step, note=note)
+
+        with _finish_step_on_interrupt(run, console, folder):
+            result = run.train(show)
+    plots: Any = importlib.import_module("bluegrad.plots")
+    plots.training_curves(
+        folder / "curves.png",
+        title=f"{result.mechanism.strategy!r}, epsilon {result.epsilon:.4g}, delta {settings.delta:g}",
+        epochs=[m["epoch"] for m in result.metrics],
+        accuracy=[m["test_accuracy"] for m in result.metrics],
+        loss=[m["train_loss"] for m in result.metrics],
+    )
+    return result
+
+
+def _bar(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[note]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+    )
+
+
+@contextmanager
+def _finish_step_on_interrupt(run: Any, console: Console, folder: Path) -> Iterator[None]:
+    """Ctrl-C once: finish the step, save, leave with 130. Twice: leave at once; the last checkpoint stands."""
+
+    def stop(number: int, frame: object) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        run.stop = True
+
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    except KeyboardInterrupt:
+        console.print(f"interrupted; continue with: --resume --out {folder}", soft_wrap=True)
+        raise typer.Exit(INTERRUPTED) from None
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def main() -> None:
+    """Entry point of the `bluegrad` command."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""Tables for people, as rich renders them. Nothing here needs torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import mean, stdev
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.table import Table
+
+from bluegrad.participation import Participation
+from bluegrad.tasks.mechanisms import PlanRow
+
+if TYPE_CHECKING:
+    from bluegrad.tasks.loop import Result
+
+_LAWS = {
+    "fixed-epochs": "fixed partition, every epoch the same (no amplification)",
+    "poisson": "Poisson (amplified)",
+}
+
+
+def law_text(participation: Participation) -> str:
+    """The sampling law in words."""
+    law = participation.describe()["law"]
+    return _LAWS.get(law, law)
+
+
+def result_table(result: Result) -> Table:
+    """Closing table of a training run."""
+    mechanism = result.mechanism
+    table = Table(title="Private training", show_header=False, title_justify="left")
+    rows = {
+        "test accuracy": f"{100.0 * result.accuracy:.2f} %",
+        "epsilon": f"{result.epsilon:.6g}",
+        "delta": f"{result.settings.delta:g}",
+        "neighbours": mechanism.participation.describe()["neighbours"],
+        "mechanism": repr(mechanism.strategy),
+        "noise multiplier": f"{mechanism.noise_multiplier:.6g}",
+        "sensitivity": f"{mechanism.sensitivity:.6g} ({mechanism.certificate.rule})",
+        "sampling law": law_text(mechanism.participation),
+        "steps": f"{mechanism.steps} of about {result.examples / _batches(result):.0f} of {result.examples} examples",
+        "parameters": f"{result.parameters:,}",
+        "non-finite gradients": f"{result.metrics[-1]['nonfinite_gradients']:.0f}",
+        "time": f"{result.seconds:.1f} s",
+        "folder": str(result.folder),
+    }
+    for name, value in rows.items():
+        table.add_row(name, value)
+    return table
+
+
+def _batches(result: Result) -> float:
+    return result.mechanism.steps / result.settings.epochs
+
+
+def plan_table(rows: Sequence[PlanRow], *, epsilon: float, delta: float) -> Table:
+    """Table of a plan, least noise first."""
+    law = rows[0].mechanism.participation
+    table = Table(
+        title=f"{law.steps} steps, epsilon {epsilon:g}, delta {delta:g}: {law_text(law)}",
+        caption="Errors of the prefix sum in units of the clip norm; sens. is the sensitivity. RMSE and max error are "
+        "at noise multiplier 1; noise = RMSE x noise multiplier ranks mechanisms at this guarantee. Memory counts "
+        "model copies beyond DP-SGD.",
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        caption_justify="left",
+    )
+    table.add_column("mechanism", no_wrap=True)
+    table.add_column("parameter", no_wrap=True)
+    for name in ("sens.", "noise\nmult.", "RMSE", "max\nerror", "noise", "memory"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(
+            row.name,
+            row.parameter,
+            f"{row.mechanism.sensitivity:.5g}",
+            f"{row.mechanism.noise_multiplier:.5g}",
+            f"{row.rmse:.5g}",
+            f"{row.max_error:.5g}",
+            f"{row.noise:.5g}",
+            f"{row.mechanism.strategy.memory}",
+        )
+    return table
+
+
+def comparison_table(results: dict[str, list[Result]]) -> Table:
+    """Mechanisms side by side, the best mean accuracy first."""
+    first = next(iter(results.values()))[0]
+    seeds = len(next(iter(results.values())))
+    table = Table(
+        title=f"Test accuracy at epsilon {first.settings.epsilon:g}, delta {first.settings.delta:g}, "
+        f"{first.mechanism.steps} steps, {seeds} seed{'s' if seeds > 1 else ''}",
+        title_justify="left",
+    )
+    table.add_column("mechanism")
+    for name in ("accuracy", "+- (seeds)", "epsilon", "noise multiplier", "sampling", "time a run"):
+        table.add_column(name, justify="right")
+    for name, runs in sorted(results.items(), key=lambda item: -mean(run.accuracy for run in item[1])):
+        accuracies = [100.0 * run.accuracy for run in runs]
+        table.add_row(
+            name,
+            f"{mean(accuracies):.2f} %",
+            f"{stdev(accuracies):.2f}" if seeds > 1 else "-",
+            f"{max(run.epsilon for run in runs):.6g}",
+            f"{runs[0].mechanism.noise_multiplier:.5g}",
+            runs[0].mechanism.participation.describe()["law"],
+            f"{mean(run.seconds for run in runs):.1f} s",
+        )
+    return table

@@ -1,0 +1,283 @@
+"""The training loop of the command line: data to private model, resumable at any step."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save as safetensors_bytes
+from torch import nn
+from torch.utils.data import DataLoader
+
+from bluegrad import _checks
+from bluegrad.mechanism import Mechanism
+from bluegrad.tasks import data, models
+from bluegrad.tasks.settings import Settings
+from bluegrad.training import PrivacyEngine, ledger
+from bluegrad.training.checkpoint import write_atomically
+
+CHECKPOINT, SETTINGS, METRICS, LEDGER, MODEL = (
+    "checkpoint.pt", "settings.json", "metrics.csv", "ledger.json", "model.safetensors",
+)  # fmt: skip
+_CHECKPOINT_SECONDS = 10.0
+_EVALUATION_BATCH = 1000
+Metrics = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a finished run reports."""
+
+    settings: Settings
+    mechanism: Mechanism
+    metrics: list[Metrics]
+    epsilon: float
+    examples: int
+    parameters: int
+    seconds: float
+    folder: Path
+
+    @property
+    def accuracy(self) -> float:
+        """Test accuracy after the last epoch, in [0, 1]."""
+        return self.metrics[-1]["test_accuracy"]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """State of a run, for whoever shows it."""
+
+    step: int
+    steps: int
+    loss: float
+    epsilon: float
+    accuracy: float | None
+
+
+class Run:
+    """One private training run in a folder of its own.
+
+    Args:
+        settings: what to do.
+        train: images to train on.
+        test: images to measure accuracy on (treated as public).
+        folder: where results go; made if missing.
+        resume: continue from the folder's checkpoint if it has one.
+
+    Raises:
+        ValueError: settings that don't fit the data, or a folder that holds another run.
+        OSError: the folder can't be written.
+    """
+
+    def __init__(
+        self, settings: Settings, train: data.ImageData, test: data.ImageData, folder: Path, *, resume: bool
+    ) -> None:
+        self.settings, self.folder = settings, folder
+        self.stop = False  # set to leave after the step under way, with a checkpoint
+        self._claim(resume)
+        height, width, channels = train.images.shape[1:]
+        model = models.for_images(height, width, channels, len(train.classes), seed=settings.seed)
+        self.test = data.to_tensor_dataset(test)
+        mechanism = settings.build(len(train))
+        self.engine = PrivacyEngine()
+        ghost = settings.grad_sample_mode == "ghost"
+        made = self.engine.make_private(
+            module=model,
+            optimizer=torch.optim.SGD(model.parameters(), lr=settings.lr, momentum=settings.momentum),
+            data_loader=DataLoader(data.to_tensor_dataset(train), batch_size=settings.batch_size),
+            mechanism=mechanism,
+            max_grad_norm=settings.clip,
+            criterion=nn.CrossEntropyLoss() if ghost else None,
+            grad_sample_mode=settings.grad_sample_mode,
+            max_physical_batch_size=settings.physical_batch_size,
+            sampling_key=settings.sampling_key(),
+        )
+        self.model, self.optimizer, self.loader = made[0], made[1], made[-1]
+        self.criterion = made[2] if ghost else nn.CrossEntropyLoss()
+        self.metrics: list[Metrics] = []
+        self._sums = {"loss": 0.0, "examples": 0.0, "seconds": 0.0}  # of the epoch under way; seconds of the run
+        if resume and (folder / CHECKPOINT).exists():
+            extra = self.engine.load_checkpoint(path=folder / CHECKPOINT, module=self.model, optimizer=self.optimizer)
+            self.metrics, self._sums = extra["metrics"], extra["sums"]
+        self._spent = self.engine.get_epsilon_spent(settings.delta)
+
+    def _claim(self, resume: bool) -> None:
+        """Make the folder, and refuse one that holds another run."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        saved = self.folder / SETTINGS
+        if saved.exists():
+            if not resume:
+                raise _checks.fail(
+                    "out", str(self.folder), "holds a run already", "add --resume, or give another folder"
+                )
+            other = read_settings(self.folder)
+            if other != self.settings:
+                differing = [k for k, v in asdict(other).items() if v != getattr(self.settings, k)]
+                raise _checks.fail(
+                    differing[0], getattr(self.settings, differing[0]),
+                    f"differs from the {getattr(other, differing[0])!r} of the run in {self.folder}",
+                    "resume with the same options, or start in another folder",
+                )  # fmt: skip
+            return
+        text = json.dumps(asdict(self.settings), indent=2) + "\n"
+        write_atomically(saved, lambda file: file.write(text.encode()))
+
+    @property
+    def steps(self) -> int:
+        """Steps of the whole run."""
+        return self.engine.mechanism.steps
+
+    def train(self, show: Callable[[Progress], None]) -> Result:
+        """Train to the last step, write everything, and report.
+
+        Args:
+            show: called after every step.
+
+        Raises:
+            OSError: a file can't be written; the last checkpoint is still whole.
+        """
+        began, saved = time.monotonic(), time.monotonic()
+        before = self._sums["seconds"]
+        self._write_ledger()
+        while self.optimizer.steps_taken < self.steps:
+            for images, labels in self.loader:
+                self._step(images, labels)
+                taken = self.optimizer.steps_taken
+                self._sums["seconds"] = before + time.monotonic() - began
+                if self._ends_epoch(taken) and not self.optimizer.accumulating:
+                    self._end_epoch()
+                if not self.optimizer.accumulating:
+                    show(self._progress())
+                    if self.stop:
+                        self.save()
+                        raise KeyboardInterrupt
+                    if time.monotonic() - saved > _CHECKPOINT_SECONDS:
+                        self.save()
+                        saved = time.monotonic()
+        self.save()
+        return self._finish()
+
+    def _step(self, images: torch.Tensor, labels: torch.Tensor) -> None:
+        loss = self.criterion(self.model(images), labels)
+        with warnings.catch_warnings():
+            # Opacus' hooks on a first layer, whose input needs no gradient; they work all the same
+            warnings.filterwarnings("ignore", message="Full backward hook is firing")
+            loss.backward()
+        if len(labels):
+            self._sums["loss"] += float(loss.item()) * len(labels)
+            self._sums["examples"] += len(labels)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def _ends_epoch(self, taken: int) -> bool:
+        per_epoch = self.steps // self.settings.epochs
+        return taken % per_epoch == 0 and taken // per_epoch > len(self.metrics)
+
+    def _end_epoch(self) -> None:
+        self._spent = self.engine.get_epsilon_spent(self.settings.delta)
+        self.metrics.append(
+            {
+                "epoch": len(self.metrics) + 1,
+                "step": self.optimizer.steps_taken,
+                "train_loss": self._sums["loss"] / max(self._sums["examples"], 1.0),
+                "test_accuracy": self.accuracy(),
+                "epsilon": self._spent,
+                "nonfinite_gradients": self.optimizer.nonfinite,
+            }
+        )
+        self._sums["loss"] = self._sums["examples"] = 0.0
+        self._write_metrics()
+
+    def accuracy(self) -> float:
+        """Share of test images that the model gets right."""
+        self.model.eval()
+        right = 0
+        with torch.no_grad():
+            for images, labels in DataLoader(self.test, batch_size=_EVALUATION_BATCH):
+                right += int((self.model(images).argmax(dim=1) == labels).sum())
+        self.model.train()
+        return right / len(self.test)
+
+    def _progress(self) -> Progress:
+        mean = self._sums["loss"] / self._sums["examples"] if self._sums["examples"] else float("nan")
+        last = self.metrics[-1] if self.metrics else None
+        return Progress(
+            step=self.optimizer.steps_taken,
+            steps=self.steps,
+            loss=mean if self._sums["examples"] or last is None else last["train_loss"],
+            epsilon=self._spent,
+            accuracy=None if last is None else last["test_accuracy"],
+        )
+
+    def save(self) -> None:
+        """Write the checkpoint, whole or not at all."""
+        self.engine.save_checkpoint(
+            path=self.folder / CHECKPOINT,
+            module=self.model,
+            optimizer=self.optimizer,
+            extra={"metrics": self.metrics, "sums": self._sums},
+        )
+
+    def _write_metrics(self) -> None:
+        text = io.StringIO()
+        writer = csv.DictWriter(text, fieldnames=list(self.metrics[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(self.metrics)
+        write_atomically(self.folder / METRICS, lambda file: file.write(text.getvalue().encode()))
+
+    def _write_ledger(self) -> dict[str, Any]:
+        content = self.engine.ledger(self.settings.delta)
+        ledger.write(self.folder / LEDGER, content)
+        return content
+
+    def _finish(self) -> Result:
+        weights = {name: p.detach().contiguous() for name, p in self.model._module.state_dict().items()}
+        write_atomically(self.folder / MODEL, lambda file: file.write(safetensors_bytes(weights)))
+        content = self._write_ledger()
+        self._write_metrics()
+        return Result(
+            settings=self.settings,
+            mechanism=self.engine.mechanism,
+            metrics=self.metrics,
+            epsilon=content["guarantee"]["epsilon"],
+            examples=self.optimizer.batches.size,
+            parameters=sum(p.numel() for p in self.model.parameters()),
+            seconds=self._sums["seconds"],
+            folder=self.folder,
+        )
+
+
+def read_settings(folder: Path) -> Settings:
+    """The settings saved in a run's folder.
+
+    Raises:
+        ValueError: there are none, or they are damaged.
+    """
+    path = folder / SETTINGS
+    try:
+        return Settings(**json.loads(path.read_text()))
+    except FileNotFoundError:
+        raise _checks.fail("out", str(folder), "holds no run to resume", "give the folder of one") from None
+    except (TypeError, ValueError) as error:
+        raise _checks.fail("out", str(path), f"isn't a run's settings ({error})", "start in another folder") from None
+
+
+def load_data(
+    settings: Settings, progress: Callable[[int, int], None] | None = None
+) -> tuple[data.ImageData, data.ImageData]:
+    """Training and test images that the settings name; the demo's digits by default.
+
+    Raises:
+        ValueError: missing, unreadable or unfit data, named by path.
+    """
+    if settings.data is None:
+        return data.demo()
+    return data.load_pair(settings.data, settings.test_data, progress=progress)
