@@ -110,6 +110,13 @@ def train(
     physical_batch_size: Physical = Settings.physical_batch_size,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out, with its options.")] = False,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/<time> if not given.")] = None,
+    unsafe_noise_key_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="Noise key as 32 hex digits, to repeat a run exactly. Unsafe: one key, one run; who has the file "
+            "can remove the noise."
+        ),
+    ] = None,
 ) -> None:
     """Train an image classifier under (epsilon, delta)-differential privacy."""
     with _user_errors():
@@ -131,7 +138,8 @@ def train(
             test_data=test_data,
         )
         console = Console()
-        result = _train(settings, _folder(out, resume), resume, console)
+        key = None if unsafe_noise_key_file is None else _read_key(unsafe_noise_key_file)
+        result = _train(settings, _folder(out, resume), resume, console, key=key)
         console.print(report.result_table(result))
 
 
@@ -199,6 +207,11 @@ def _folder(out: Path | None, resume: bool) -> Path:
     return out or Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
 
 
+def _read_key(path: Path) -> Any:
+    key: Any = importlib.import_module("bluegrad.noise.key")
+    return key.NoiseKey.from_hex(path.read_text().strip())
+
+
 def _images(settings: Settings, console: Console) -> Any:
     """Training and test images, with a progress bar where they are many."""
     loop: Any = importlib.import_module("bluegrad.tasks.loop")
@@ -208,14 +221,20 @@ def _images(settings: Settings, console: Console) -> Any:
 
 
 def _train(
-    settings: Settings, folder: Path, resume: bool, console: Console, images: Any = None, label: str = "training"
+    settings: Settings,
+    folder: Path,
+    resume: bool,
+    console: Console,
+    images: Any = None,
+    label: str = "training",
+    key: Any = None,
 ) -> Any:
     """One run with its bar; Ctrl-C finishes the step, saves and leaves."""
     loop: Any = importlib.import_module("bluegrad.tasks.loop")
     train_images, test_images = images or _images(settings, console)
-    run = loop.Run(settings, train_images, test_images, folder, resume=resume)
+    run = loop.Run(settings, train_images, test_images, folder, resume=resume, key=key)
     with _bar(console) as bar:
-        task = bar.add_task(label, total=run.steps, completed=run.optimizer.steps_taken, note="")
+        task = bar.add_task(label, total=run.steps, completed=run.steps_done, note="")
 
         def show(progress: Any) -> None:
             accuracy = "" if progress.accuracy is None else f" accuracy {100.0 * progress.accuracy:.1f} %"

@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import save as safetensors_bytes
@@ -19,6 +18,7 @@ from torch.utils.data import DataLoader
 
 from bluegrad import _checks
 from bluegrad.mechanism import Mechanism
+from bluegrad.noise.key import NoiseKey
 from bluegrad.tasks import data, models
 from bluegrad.tasks.settings import Settings
 from bluegrad.training import PrivacyEngine, ledger
@@ -42,13 +42,17 @@ class Result:
     epsilon: float
     examples: int
     parameters: int
-    seconds: float
     folder: Path
 
     @property
     def accuracy(self) -> float:
         """Test accuracy after the last epoch, in [0, 1]."""
         return self.metrics[-1]["test_accuracy"]
+
+    @property
+    def seconds(self) -> float:
+        """Time of training and evaluation, of all sessions of the run."""
+        return self.metrics[-1]["seconds"]
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,7 @@ class Run:
         test: images to measure accuracy on (treated as public).
         folder: where results go; made if missing.
         resume: continue from the folder's checkpoint if it has one.
+        key: noise key of a run that is started, to repeat one exactly; a fresh one by default.
 
     Raises:
         ValueError: settings that don't fit the data, or a folder that holds another run.
@@ -78,57 +83,54 @@ class Run:
     """
 
     def __init__(
-        self, settings: Settings, train: data.ImageData, test: data.ImageData, folder: Path, *, resume: bool
+        self,
+        settings: Settings,
+        train: data.ImageData,
+        test: data.ImageData,
+        folder: Path,
+        *,
+        resume: bool,
+        key: NoiseKey | None = None,
     ) -> None:
         self.settings, self.folder = settings, folder
         self.stop = False  # set to leave after the step under way, with a checkpoint
-        self._claim(resume)
+        _check_folder(folder, settings, resume)
         height, width, channels = train.images.shape[1:]
         model = models.for_images(height, width, channels, len(train.classes), seed=settings.seed)
         self.test = data.to_tensor_dataset(test)
-        mechanism = settings.build(len(train))
         self.engine = PrivacyEngine()
         ghost = settings.grad_sample_mode == "ghost"
         made = self.engine.make_private(
             module=model,
             optimizer=torch.optim.SGD(model.parameters(), lr=settings.lr, momentum=settings.momentum),
             data_loader=DataLoader(data.to_tensor_dataset(train), batch_size=settings.batch_size),
-            mechanism=mechanism,
+            mechanism=settings.build(len(train)),
             max_grad_norm=settings.clip,
             criterion=nn.CrossEntropyLoss() if ghost else None,
             grad_sample_mode=settings.grad_sample_mode,
             max_physical_batch_size=settings.physical_batch_size,
+            key=key,
             sampling_key=settings.sampling_key(),
         )
         self.model, self.optimizer, self.loader = made[0], made[1], made[-1]
         self.criterion = made[2] if ghost else nn.CrossEntropyLoss()
         self.metrics: list[Metrics] = []
         self._sums = {"loss": 0.0, "examples": 0.0, "seconds": 0.0}  # of the epoch under way; seconds of the run
-        if resume and (folder / CHECKPOINT).exists():
+        self.finished = (folder / MODEL).exists()
+        if self.finished:
+            self.metrics = read_metrics(folder)
+        elif (folder / CHECKPOINT).exists():
             extra = self.engine.load_checkpoint(path=folder / CHECKPOINT, module=self.model, optimizer=self.optimizer)
             self.metrics, self._sums = extra["metrics"], extra["sums"]
         self._spent = self.engine.get_epsilon_spent(settings.delta)
+        folder.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(asdict(settings), indent=2) + "\n"
+        write_atomically(folder / SETTINGS, lambda file: file.write(text.encode()))
 
-    def _claim(self, resume: bool) -> None:
-        """Make the folder, and refuse one that holds another run."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        saved = self.folder / SETTINGS
-        if saved.exists():
-            if not resume:
-                raise _checks.fail(
-                    "out", str(self.folder), "holds a run already", "add --resume, or give another folder"
-                )
-            other = read_settings(self.folder)
-            if other != self.settings:
-                differing = [k for k, v in asdict(other).items() if v != getattr(self.settings, k)]
-                raise _checks.fail(
-                    differing[0], getattr(self.settings, differing[0]),
-                    f"differs from the {getattr(other, differing[0])!r} of the run in {self.folder}",
-                    "resume with the same options, or start in another folder",
-                )  # fmt: skip
-            return
-        text = json.dumps(asdict(self.settings), indent=2) + "\n"
-        write_atomically(saved, lambda file: file.write(text.encode()))
+    @property
+    def steps_done(self) -> int:
+        """Steps behind the run, in this process or before."""
+        return self.steps if self.finished else self.optimizer.steps_taken
 
     @property
     def steps(self) -> int:
@@ -144,25 +146,26 @@ class Run:
         Raises:
             OSError: a file can't be written; the last checkpoint is still whole.
         """
+        if self.finished:
+            return self._result()
         began, saved = time.monotonic(), time.monotonic()
         before = self._sums["seconds"]
         self._write_ledger()
         while self.optimizer.steps_taken < self.steps:
             for images, labels in self.loader:
                 self._step(images, labels)
-                taken = self.optimizer.steps_taken
+                if self.optimizer.accumulating:
+                    continue
                 self._sums["seconds"] = before + time.monotonic() - began
-                if self._ends_epoch(taken) and not self.optimizer.accumulating:
+                if self._ends_epoch():
                     self._end_epoch()
-                if not self.optimizer.accumulating:
-                    show(self._progress())
-                    if self.stop:
-                        self.save()
-                        raise KeyboardInterrupt
-                    if time.monotonic() - saved > _CHECKPOINT_SECONDS:
-                        self.save()
-                        saved = time.monotonic()
-        self.save()
+                show(self._progress())
+                if self.stop:
+                    self.save()
+                    raise KeyboardInterrupt
+                if time.monotonic() - saved > _CHECKPOINT_SECONDS:
+                    self.save()
+                    saved = time.monotonic()
         return self._finish()
 
     def _step(self, images: torch.Tensor, labels: torch.Tensor) -> None:
@@ -177,9 +180,9 @@ class Run:
         self.optimizer.step()
         self.optimizer.zero_grad()
 
-    def _ends_epoch(self, taken: int) -> bool:
+    def _ends_epoch(self) -> bool:
         per_epoch = self.steps // self.settings.epochs
-        return taken % per_epoch == 0 and taken // per_epoch > len(self.metrics)
+        return self.optimizer.steps_taken % per_epoch == 0
 
     def _end_epoch(self) -> None:
         self._spent = self.engine.get_epsilon_spent(self.settings.delta)
@@ -191,6 +194,7 @@ class Run:
                 "test_accuracy": self.accuracy(),
                 "epsilon": self._spent,
                 "nonfinite_gradients": self.optimizer.nonfinite,
+                "seconds": round(self._sums["seconds"], 3),
             }
         )
         self._sums["loss"] = self._sums["examples"] = 0.0
@@ -233,26 +237,62 @@ class Run:
         writer.writerows(self.metrics)
         write_atomically(self.folder / METRICS, lambda file: file.write(text.getvalue().encode()))
 
-    def _write_ledger(self) -> dict[str, Any]:
-        content = self.engine.ledger(self.settings.delta)
-        ledger.write(self.folder / LEDGER, content)
-        return content
+    def _write_ledger(self) -> None:
+        ledger.write(self.folder / LEDGER, self.engine.ledger(self.settings.delta))
 
     def _finish(self) -> Result:
+        """Write the results, then drop the checkpoint: nothing needs the noise key any more."""
         weights = {name: p.detach().contiguous() for name, p in self.model._module.state_dict().items()}
-        write_atomically(self.folder / MODEL, lambda file: file.write(safetensors_bytes(weights)))
-        content = self._write_ledger()
+        self._write_ledger()
         self._write_metrics()
+        write_atomically(self.folder / MODEL, lambda file: file.write(safetensors_bytes(weights)))
+        (self.folder / CHECKPOINT).unlink(missing_ok=True)
+        return self._result()
+
+    def _result(self) -> Result:
         return Result(
             settings=self.settings,
             mechanism=self.engine.mechanism,
             metrics=self.metrics,
-            epsilon=content["guarantee"]["epsilon"],
+            epsilon=self.engine.get_epsilon(self.settings.delta),
             examples=self.optimizer.batches.size,
             parameters=sum(p.numel() for p in self.model.parameters()),
-            seconds=self._sums["seconds"],
             folder=self.folder,
         )
+
+
+def _check_folder(folder: Path, settings: Settings, resume: bool) -> None:
+    """Refuse a folder that holds another run, or this one without being asked to resume it."""
+    if folder.exists() and not folder.is_dir():
+        raise _checks.fail("out", str(folder), "is a file", "give a folder")
+    if not (folder / SETTINGS).exists():
+        return
+    if not resume:
+        raise _checks.fail("out", str(folder), "holds a run already", "add --resume, or give another folder")
+    other = read_settings(folder)
+    for name, value in asdict(other).items():
+        if value != getattr(settings, name):
+            raise _checks.fail(
+                name, getattr(settings, name), f"differs from the {value!r} of the run in {folder}",
+                "resume with the same options, or start in another folder",
+            )  # fmt: skip
+
+
+def read_metrics(folder: Path) -> list[Metrics]:
+    """The metrics of a finished run.
+
+    Raises:
+        ValueError: they are missing or damaged.
+    """
+    path = folder / METRICS
+    try:
+        with path.open(newline="") as file:
+            rows = [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
+    except (OSError, TypeError, ValueError) as error:
+        raise _checks.fail("out", str(path), f"can't be read ({error})", "start in another folder") from None
+    if not rows:
+        raise _checks.fail("out", str(path), "is empty", "start in another folder")
+    return rows
 
 
 def read_settings(folder: Path) -> Settings:
