@@ -78,6 +78,18 @@ def _parameter(text: str) -> float | None:
         raise _checks.fail("parameter", text, "must be a number or 'auto'", "e.g. --parameter 0.9") from None
 
 
+def _rates(text: str, names: list[str]) -> dict[str, float]:
+    """One learning rate for all mechanisms, or one each."""
+    parts = text.split(",")
+    try:
+        rates = [float(part) for part in parts]
+    except ValueError:
+        raise _checks.fail("lr", text, "must be numbers", "e.g. --lr 0.5 or --lr 0.5,1") from None
+    if len(rates) not in (1, len(names)):
+        raise _checks.fail("lr", text, f"has {len(rates)} rates for {len(names)} mechanisms", "give one, or one each")
+    return dict(zip(names, rates * len(names) if len(rates) == 1 else rates))
+
+
 @app.command()
 def plan(
     steps: Annotated[int, typer.Option(help="Training steps.")] = 2000,
@@ -110,6 +122,7 @@ def train(
     physical_batch_size: Physical = Settings.physical_batch_size,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out, with its options.")] = False,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/<time> if not given.")] = None,
+    checkpoint_seconds: Annotated[float, typer.Option(help="Time between checkpoints; 0: after every step.")] = 10.0,
     unsafe_noise_key_file: Annotated[
         Path | None,
         typer.Option(
@@ -139,7 +152,7 @@ def train(
         )
         console = Console()
         key = None if unsafe_noise_key_file is None else _read_key(unsafe_noise_key_file)
-        result = _train(settings, _folder(out, resume), resume, console, key=key)
+        result = _train(settings, _folder(out, resume), resume, console, key=key, checkpoint_seconds=checkpoint_seconds)
         console.print(report.result_table(result))
 
 
@@ -153,7 +166,7 @@ def compare(
     delta: Delta = Settings.delta,
     epochs: Epochs = Settings.epochs,
     batch_size: BatchSize = Settings.batch_size,
-    lr: Rate = Settings.lr,
+    lr: Annotated[str, typer.Option(help="Learning rate, or one for each mechanism, comma-separated.")] = "1.0",
     momentum: Momentum = Settings.momentum,
     clip: Clip = Settings.clip,
     grad_sample_mode: Mode = Settings.grad_sample_mode,
@@ -167,12 +180,12 @@ def compare(
         if not names or len(set(names)) < len(names):
             raise _checks.fail("mechanisms", mechanisms, "must be distinct names", "e.g. dp-sgd,lambda-cgd")
         _checks.integer("seeds", seeds, minimum=1, fix="give the number of runs a mechanism")
+        rates = _rates(lr, names)
         base = Settings(
             epsilon=epsilon,
             delta=delta,
             epochs=epochs,
             batch_size=batch_size,
-            lr=lr,
             momentum=momentum,
             clip=clip,
             grad_sample_mode=grad_sample_mode,
@@ -180,7 +193,9 @@ def compare(
             data=data,
             test_data=test_data,
         )
-        every = [(name, replace(base, mechanism=name, seed=seed)) for seed in range(seeds) for name in names]
+        every = [
+            (name, replace(base, mechanism=name, lr=rates[name], seed=seed)) for seed in range(seeds) for name in names
+        ]
         folder, console = _folder(out, resume), Console()
         results: dict[str, list[Any]] = {name: [] for name in names}
         images = None
@@ -228,11 +243,14 @@ def _train(
     images: Any = None,
     label: str = "training",
     key: Any = None,
+    checkpoint_seconds: float = 10.0,
 ) -> Any:
     """One run with its bar; Ctrl-C finishes the step, saves and leaves."""
     loop: Any = importlib.import_module("bluegrad.tasks.loop")
     train_images, test_images = images or _images(settings, console)
-    run = loop.Run(settings, train_images, test_images, folder, resume=resume, key=key)
+    run = loop.Run(
+        settings, train_images, test_images, folder, resume=resume, key=key, checkpoint_seconds=checkpoint_seconds
+    )
     with _bar(console) as bar:
         task = bar.add_task(label, total=run.steps, completed=run.steps_done, note="")
 

@@ -95,7 +95,7 @@ def comparison_table(results: dict[str, list[Result]]) -> Table:
         title_justify="left",
     )
     table.add_column("mechanism")
-    for name in ("accuracy", "+- (seeds)", "epsilon", "noise multiplier", "sampling", "time a run"):
+    for name in ("accuracy", "+- (seeds)", "lr", "epsilon", "noise multiplier", "sampling", "time a run"):
         table.add_column(name, justify="right")
     for name, runs in sorted(results.items(), key=lambda item: -mean(run.accuracy for run in item[1])):
         accuracies = [100.0 * run.accuracy for run in runs]
@@ -103,6 +103,7 @@ def comparison_table(results: dict[str, list[Result]]) -> Table:
             name,
             f"{mean(accuracies):.2f} %",
             f"{stdev(accuracies):.2f}" if seeds > 1 else "-",
+            f"{runs[0].settings.lr:g}",
             f"{max(run.epsilon for run in runs):.6g}",
             f"{runs[0].mechanism.noise_multiplier:.5g}",
             runs[0].mechanism.participation.describe()["law"],

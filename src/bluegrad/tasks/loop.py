@@ -27,7 +27,6 @@ from bluegrad.training.checkpoint import write_atomically
 CHECKPOINT, SETTINGS, METRICS, LEDGER, MODEL = (
     "checkpoint.pt", "settings.json", "metrics.csv", "ledger.json", "model.safetensors",
 )  # fmt: skip
-_CHECKPOINT_SECONDS = 10.0
 _EVALUATION_BATCH = 1000
 Metrics = dict[str, float]
 
@@ -76,6 +75,7 @@ class Run:
         folder: where results go; made if missing.
         resume: continue from the folder's checkpoint if it has one.
         key: noise key of a run that is started, to repeat one exactly; a fresh one by default.
+        checkpoint_seconds: time between checkpoints; 0 writes one after every step.
 
     Raises:
         ValueError: settings that don't fit the data, or a folder that holds another run.
@@ -91,8 +91,10 @@ class Run:
         *,
         resume: bool,
         key: NoiseKey | None = None,
+        checkpoint_seconds: float = 10.0,
     ) -> None:
         self.settings, self.folder = settings, folder
+        self._checkpoint_seconds = _checks.real("checkpoint_seconds", checkpoint_seconds, low=0.0, fix="e.g. 10")
         self.stop = False  # set to leave after the step under way, with a checkpoint
         _check_folder(folder, settings, resume)
         height, width, channels = train.images.shape[1:]
@@ -163,7 +165,7 @@ class Run:
                 if self.stop:
                     self.save()
                     raise KeyboardInterrupt
-                if time.monotonic() - saved > _CHECKPOINT_SECONDS:
+                if time.monotonic() - saved > self._checkpoint_seconds:
                     self.save()
                     saved = time.monotonic()
         return self._finish()

@@ -28,8 +28,8 @@ class Settings:
     delta: float = 1e-5
     epochs: int = 10
     batch_size: int = 200
-    lr: float = 0.5
-    momentum: float = 0.9
+    lr: float = 1.0
+    momentum: float = 0.0
     clip: float = 1.0
     seed: int = 0
     sampling: str = "fixed"

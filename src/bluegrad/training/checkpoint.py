@@ -18,12 +18,13 @@ from bluegrad.training.optimizer import CorrelatedNoise
 _FORMAT = "bluegrad-checkpoint-1"
 
 
-def write_atomically(path: str | Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file whole or not at all: beside it, to the disk, then renamed; readable by its owner only.
+def write_atomically(path: str | Path, write: Callable[[BinaryIO], object], *, secret: bool = False) -> None:
+    """Write a file whole or not at all: beside it, to the disk, then renamed.
 
     Args:
         path: where the file shall be.
         write: called with a binary file to write to.
+        secret: readable by its owner only; otherwise as the process's umask says.
 
     Raises:
         OSError: no space, no permission; nothing is left behind and an earlier file stays as it was.
@@ -35,6 +36,10 @@ def write_atomically(path: str | Path, write: Callable[[BinaryIO], object]) -> N
             write(file)
             file.flush()
             os.fsync(file.fileno())
+        if not secret:
+            umask = os.umask(0)
+            os.umask(umask)
+            os.chmod(temporary, 0o666 & ~umask)
         os.replace(temporary, target)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
@@ -63,7 +68,7 @@ def save(
         "torch_rng": torch.get_rng_state(),  # dropout and the like; the noise doesn't use it
         "extra": extra or {},
     }
-    write_atomically(path, lambda file: torch.save(state, file))
+    write_atomically(path, lambda file: torch.save(state, file), secret=True)
 
 
 def load(path: str | Path, *, module: nn.Module, optimizer: CorrelatedNoise) -> dict[str, Any]:

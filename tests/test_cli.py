@@ -1,0 +1,225 @@
+"""The command line as a user meets it: results, refusals, interruption."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from safetensors.numpy import load_file
+from typer.testing import CliRunner
+
+from bluegrad.cli import app
+
+RUNNER = CliRunner()
+KEY = "00112233445566778899aabbccddeeff"
+
+
+@pytest.fixture
+def images(tmp_path) -> Path:
+    """An .npz of 120 tiny images in three classes that a network can tell apart."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(120) % 3
+    x = (rng.integers(0, 60, (120, 8, 8)) + 70 * labels[:, None, None]).astype(np.uint8)
+    np.savez(tmp_path / "tiny.npz", x=x, y=labels)
+    return tmp_path / "tiny.npz"
+
+
+def invoke(*arguments: object):
+    return RUNNER.invoke(app, [str(argument) for argument in arguments])
+
+
+def train_options(images: Path, out: Path, *more: object) -> list[str]:
+    options = ["train", "--data", images, "--out", out, "--epochs", 2, "--batch-size", 24, *more]
+    return [str(option) for option in options]
+
+
+def weights(folder: Path) -> dict[str, np.ndarray]:
+    return load_file(folder / "model.safetensors")
+
+
+def metrics(folder: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader((folder / "metrics.csv").read_text().splitlines()))
+
+
+def same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
+    return one.keys() == other.keys() and all((one[k] == other[k]).all() for k in one)
+
+
+def test_plan_ranks_mechanisms_without_data():
+    done = invoke("plan", "--steps", 2000, "--epochs", 20, "--epsilon", 8)
+    assert done.exit_code == 0
+    lines = [line.split() for line in done.output.splitlines()]
+    names = [words[0] for words in lines if words and words[0] in ("dp-sgd", "lambda-cgd", "nu-dp-ftrl")]
+    assert names == ["nu-dp-ftrl", "lambda-cgd", "dp-sgd"]
+    assert "26.102" in done.output and "22.293" in done.output  # published figures of the two optima
+
+
+@pytest.mark.parametrize("mechanism", ["dp-sgd", "lambda-cgd", "nu-dp-ftrl", "square-root"])
+def test_train_leaves_a_whole_run_folder(images, tmp_path, mechanism):
+    out = tmp_path / "run"
+    done = invoke(*train_options(images, out, "--mechanism", mechanism, "--epsilon", 5))
+    assert done.exit_code == 0, done.output
+    for word in ("test accuracy", "epsilon", "delta", "noise multiplier", "sampling law", "steps", "time"):
+        assert word in done.output
+    assert sorted(p.name for p in out.iterdir()) == [
+        "curves.png", "ledger.json", "metrics.csv", "model.safetensors", "settings.json",
+    ]  # fmt: skip
+    ledger = json.loads((out / "ledger.json").read_text())
+    assert ledger["steps_taken"] == ledger["steps_planned"] == 8  # 96 training images in batches of 24, twice
+    assert 4.999 < ledger["guarantee"]["epsilon"] <= 5.0
+    rows = metrics(out)
+    assert [row["epoch"] for row in rows] == ["1", "2"]
+    assert float(rows[0]["epsilon"]) < float(rows[1]["epsilon"]) <= 5.0
+    with Image.open(out / "curves.png") as picture:
+        assert picture.format == "PNG" and picture.width > 600
+
+
+def test_poisson_and_ghost_train(images, tmp_path):
+    options = ["--mechanism", "dp-sgd", "--sampling", "poisson", "--grad-sample-mode", "ghost"]
+    done = invoke(*train_options(images, tmp_path / "run", *options, "--physical-batch-size", 10))
+    assert done.exit_code == 0, done.output
+    law = json.loads((tmp_path / "run" / "ledger.json").read_text())["mechanism"]["participation"]
+    assert law["law"] == "poisson" and law["rate"] == 0.25
+
+
+def test_training_learns_at_a_generous_epsilon(images, tmp_path):
+    done = invoke(*train_options(images, tmp_path / "run", "--epsilon", 200, "--epochs", 20, "--lr", 1))
+    assert done.exit_code == 0, done.output
+    rows = metrics(tmp_path / "run")
+    assert float(rows[-1]["test_accuracy"]) >= 0.9
+
+
+def test_compare_puts_mechanisms_side_by_side(images, tmp_path):
+    out = tmp_path / "both"
+    options = ["compare", "--data", images, "--out", out, "--epochs", 2, "--batch-size", 24, "--seeds", 2]
+    done = invoke(*options, "--mechanisms", "dp-sgd,lambda-cgd", "--lr", "0.5,1")
+    assert done.exit_code == 0, done.output
+    assert "dp-sgd" in done.output and "lambda-cgd" in done.output
+    assert (out / "comparison.png").stat().st_size > 10_000
+    epsilons = [json.loads(p.read_text())["guarantee"]["epsilon"] for p in out.glob("*/ledger.json")]
+    assert len(epsilons) == 4 and max(epsilons) - min(epsilons) < 1e-6
+    again = invoke(*options, "--mechanisms", "dp-sgd,lambda-cgd", "--lr", "0.5,1", "--resume")
+    assert again.exit_code == 0 and "dp-sgd" in again.output
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--epsilon", "0"], ["epsilon=0", "(0, inf)"]),
+        (["--epsilon", "nan"], ["epsilon=nan", "finite"]),
+        (["--delta", "1"], ["delta=1.0", "(0, 1)"]),
+        (["--delta", "0"], ["delta=0.0", "(0, 1)"]),
+        (["--parameter", "1.0"], ["lam=1.0", "[0, 1)"]),
+        (["--parameter", "-0.5"], ["lam=-0.5", "[0, 1)"]),
+        (["--mechanism", "nu-dp-ftrl", "--parameter", "1"], ["nu=1.0", "[0, 1)"]),
+        (["--mechanism", "dp-sgd", "--parameter", "0.5"], ["parameter=0.5", "dp-sgd"]),
+        (["--parameter", "high"], ["parameter='high'", "auto"]),
+        (["--mechanism", "magic"], ["mechanism='magic'", "lambda-cgd"]),
+        (["--epochs", "0"], ["epochs=0", "at least 1"]),
+        (["--batch-size", "1000"], ["batch_size=1000", "larger than the data set of 96"]),
+        (["--lr", "0"], ["lr=0.0"]),
+        (["--momentum", "1"], ["momentum=1.0"]),
+        (["--clip", "-1"], ["clip=-1.0"]),
+        (["--sampling", "poisson"], ["lambda_cgd", "Poisson", "identity"]),
+        (["--sampling", "sorted"], ["sampling='sorted'", "fixed"]),
+        (["--data", "/nowhere/at-all"], ["/nowhere/at-all", "no such file"]),
+        (["--test-data", "/nowhere/at-all"], ["/nowhere/at-all", "no such file"]),
+        (["--unsafe-noise-key-file", "/nowhere/key"], ["/nowhere/key"]),
+    ],
+)
+def test_a_users_mistake_is_one_line_and_exit_code_2(images, tmp_path, options, words):
+    done = invoke(*train_options(images, tmp_path / "run"), *options)
+    assert done.exit_code == 2
+    assert done.exception is None or isinstance(done.exception, SystemExit)
+    assert "Traceback" not in done.output
+    assert all(word in done.output for word in words), done.output
+    assert not (tmp_path / "run" / "settings.json").exists()  # nothing left behind that blocks the next try
+
+
+def test_plan_refuses_epochs_that_do_not_divide_steps():
+    done = invoke("plan", "--steps", 100, "--epochs", 7)
+    assert done.exit_code == 2 and "epochs=7" in done.output and "steps=98 or steps=105" in done.output
+
+
+def test_an_option_of_the_wrong_type_is_exit_code_2():
+    assert invoke("train", "--epochs", "many").exit_code == 2
+
+
+def test_a_folder_with_a_run_is_not_overwritten(images, tmp_path):
+    out = tmp_path / "run"
+    assert invoke(*train_options(images, out)).exit_code == 0
+    before = weights(out)
+    refused = invoke(*train_options(images, out))
+    assert refused.exit_code == 2 and "--resume" in refused.output
+    other = invoke(*train_options(images, out, "--clip", 2, "--resume"))
+    assert other.exit_code == 2 and "clip=2.0" in other.output and "1.0" in other.output
+    finished = invoke(*train_options(images, out, "--resume"))
+    assert finished.exit_code == 0 and "test accuracy" in finished.output
+    assert same(before, weights(out))
+
+
+def test_resume_without_out_or_with_a_damaged_checkpoint(images, tmp_path):
+    assert invoke("train", "--resume").exit_code == 2
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / "checkpoint.pt").write_bytes(b"not a checkpoint")
+    done = invoke(*train_options(images, out, "--resume"))
+    assert done.exit_code == 2 and str(out / "checkpoint.pt") in done.output
+
+
+def test_full_disk_is_told_and_keeps_the_last_checkpoint(images, tmp_path, monkeypatch):
+    out = tmp_path / "run"
+
+    def full(_handle: int) -> None:
+        raise OSError(28, "No space left on device", str(out))
+
+    monkeypatch.setattr(os, "fsync", full)
+    done = invoke(*train_options(images, out))
+    assert done.exit_code == 2 and "No space left" in done.output
+    assert not list(out.glob(".*.part"))
+
+
+def start(images: Path, out: Path, key_file: Path, *more: str) -> subprocess.Popen[bytes]:
+    options = train_options(images, out, "--epochs", 15, "--checkpoint-seconds", 0, *more)
+    command = [sys.executable, "-m", "bluegrad.cli", *options, "--unsafe-noise-key-file", str(key_file)]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def wait_for(path: Path, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 60
+    while not path.exists():
+        assert process.poll() is None and time.monotonic() < deadline, "no checkpoint was written"
+        time.sleep(0.002)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)])
+def test_an_interrupted_run_ends_with_the_weights_of_the_uninterrupted_one(images, tmp_path, number, code):
+    key_file = tmp_path / "key"
+    key_file.write_text(KEY)
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    process = start(images, broken, key_file)
+    wait_for(broken / "checkpoint.pt", process)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == code, errors
+    assert not (broken / "model.safetensors").exists(), "the run was over before the signal"
+    again = start(images, broken, tmp_path / "key", "--resume")
+    reference = start(images, whole, key_file)
+    for run in (again, reference):
+        _, errors = run.communicate(timeout=120)
+        assert run.returncode == 0, errors
+    assert same(weights(broken), weights(whole))
+    other = tmp_path / "other"
+    key_file.write_text(KEY[::-1])
+    last = start(images, other, key_file)
+    last.communicate(timeout=120)
+    assert not same(weights(whole), weights(other))  # the comparison can fail
