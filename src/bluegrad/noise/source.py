@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +14,7 @@ from bluegrad.strategy import Strategy
 from bluegrad.strategy.series import REPLAYED_BANDS
 
 Floats = NDArray[np.float32]
-_BLOCK = 1 << 15  # elements summed over all taps while they stay in cache
+_BLOCK = 1 << 15  # elements summed over all taps while they stay in cache; smaller than a kernel's block
 
 
 class Source(ABC):
@@ -87,30 +86,38 @@ class Recurrent(Source):
 
     def __init__(self, strategy: Strategy, sizes: Sequence[int], scale: float, key: NoiseKey) -> None:
         super().__init__(strategy, sizes, scale, key)
-        self._before: list[tuple[Any, ...]] = [() for _ in sizes]
-        self._after: dict[int, tuple[Floats, tuple[Any, ...]]] = {}
+        self._kept = [np.zeros((strategy.memory, size), dtype=np.float32) for size in sizes]
+        self._used = 0  # rows of `_kept` that hold something, before this step and after it
+        self._used_after = 0
 
     def add(self, out: Floats, step: int, leaf: int, start: int) -> None:
-        """Advance the leaf once a step, then add the part asked for."""
-        if leaf not in self._after:
-            z = self._normals(step, leaf) * np.float32(self.scale)
-            noise, (_, kept) = self.strategy.step(z, (step, self._before[leaf]))
-            self._after[leaf] = (noise, kept)
-        out += self._after[leaf][0][start : start + len(out)]
+        """Advance the recurrence block by block, so that scratch stays small; every element once a step."""
+        for low in range(0, len(out), kernel.BLOCK):
+            part = out[low : low + kernel.BLOCK]
+            rows = self._kept[leaf][:, start + low : start + low + len(part)]
+            z = kernel.normals(self.key.secret, step=step, leaf=leaf, start=start + low, count=len(part))
+            z *= np.float32(self.scale)
+            noise, (_, kept) = self.strategy.step(z, (step, tuple(rows[: self._used])))
+            part += noise
+            after = [np.array(row) for row in kept]  # copied first: they may be rows about to be overwritten
+            for row, value in zip(rows, after):
+                row[:] = value
+            self._used_after = len(after)
 
     def finish(self, step: int) -> None:
         """Let the outputs of this step become the earlier ones."""
-        for leaf, (_, kept) in self._after.items():
-            self._before[leaf] = kept
-        self._after.clear()
+        self._used = self._used_after
 
     def buffers(self) -> list[list[Floats]]:
         """The last outputs of every leaf, newest first."""
-        return [list(kept) for kept in self._before]
+        return [list(rows[: self._used]) for rows in self._kept]
 
     def restore(self, buffers: list[list[Floats]]) -> None:
         """Take back the last outputs."""
-        self._before = [tuple(kept) for kept in buffers]
+        for rows, saved in zip(self._kept, buffers):
+            for row, value in zip(rows, saved):
+                row[:] = value
+        self._used = self._used_after = len(buffers[0])
 
 
 def choose_source(strategy: Strategy, sizes: Sequence[int], scale: float, key: NoiseKey) -> Source:

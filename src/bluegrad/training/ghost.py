@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, NoReturn
 
 import torch
@@ -84,6 +85,12 @@ class GhostLoss(DPTensorFastGradientClipping):
 
     def clip_and_sum(self) -> None:
         """First pass for the norms, second for the sum of clipped gradients."""
+        with warnings.catch_warnings():
+            # Opacus' hooks on a first layer, whose input needs no gradient; they work all the same
+            warnings.filterwarnings("ignore", message="Full backward hook is firing")
+            self._two_passes()
+
+    def _two_passes(self) -> None:
         reduced = self.loss_per_sample.mean() if self.loss_reduction == "mean" else self.loss_per_sample.sum()
         reduced.backward(retain_graph=True)
         self.optimizer.zero_grad()
