@@ -232,11 +232,12 @@ def rejected(x, rate):
     return {name for name, p in poisson_p_values(x, rate).items() if p < ALARM}
 
 
-class TestPoisson:
-    @pytest.fixture(scope="class")
-    def drawn(self):
-        return membership(all_batches(batch_stream(bg.Poisson(STEPS, RATE), EXAMPLES, KEY)), EXAMPLES)
+@pytest.fixture(scope="module")
+def drawn():
+    return membership(all_batches(batch_stream(bg.Poisson(STEPS, RATE), EXAMPLES, KEY)), EXAMPLES)
 
+
+class TestPoisson:
     def test_the_law_is_binomial(self, drawn):
         assert drawn.shape == (STEPS, EXAMPLES)
         assert rejected(drawn, RATE) == set()
@@ -366,7 +367,7 @@ class TestArguments:
 
     @pytest.mark.parametrize("key", [0, 42, None, bytes(16), "c0ffee"])
     def test_key(self, law, key):
-        with pytest.raises(ValueError, match="key=.*NoiseKey"):
+        with pytest.raises(ValueError, match=r"key=.*NoiseKey"):
             batch_stream(law, 40, key)
 
     def test_a_law_without_a_sampler_is_refused_by_name(self):
@@ -375,7 +376,7 @@ class TestArguments:
             prefix = describe = None
 
         Weekly.__abstractmethods__ = frozenset()
-        with pytest.raises(bg.Unsupported, match="no sampler draws .*Weekly"):
+        with pytest.raises(bg.Unsupported, match=r"no sampler draws .*Weekly"):
             batch_stream(Weekly(), 40, KEY)
 
     def test_the_key_is_never_shown(self, law):
