@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from bluegrad import _checks, report
+from bluegrad import __version__, _checks, report
 from bluegrad.participation import FixedEpochs
 from bluegrad.tasks.mechanisms import FAMILIES
 from bluegrad.tasks.mechanisms import plan as make_plan
@@ -50,6 +50,14 @@ Data = Annotated[
 TestData = Annotated[str | None, typer.Option(help="Test images; else the data's own test part, or a fifth of it.")]
 Physical = Annotated[int, typer.Option(help="Examples held in memory at once; larger batches are split.")]
 Mode = Annotated[str, typer.Option(help="Per-sample gradients by hooks, functorch or ghost (clipping).")]
+
+
+@app.callback(invoke_without_command=True)
+def root(version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False) -> None:
+    """Train PyTorch models with differential privacy by correlated noise."""
+    if version:
+        print(f"bluegrad {__version__}")
+        raise typer.Exit
 
 
 @contextmanager

@@ -64,6 +64,7 @@ def plan_table(rows: Sequence[PlanRow], *, epsilon: float, delta: float) -> Tabl
         "at noise multiplier 1; noise = RMSE x noise multiplier ranks mechanisms at this guarantee. Memory counts "
         "model copies beyond DP-SGD.",
         box=box.SIMPLE_HEAD,
+        pad_edge=False,
         title_justify="left",
         caption_justify="left",
     )

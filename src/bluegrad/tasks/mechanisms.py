@@ -72,7 +72,7 @@ class PlanRow:
     def parameter(self) -> str:
         """The family's parameter with its value, or nothing."""
         name = FAMILIES[self.name].parameter
-        return "" if name is None else f"{name} {self.mechanism.strategy.describe()['parameters'][name]:.5g}"
+        return "" if name is None else f"{name} {self.mechanism.strategy.describe()['parameters'][name]:.4g}"
 
 
 def plan(participation: Participation, *, epsilon: float, delta: float) -> list[PlanRow]:
