@@ -23,14 +23,15 @@ RUNNER = CliRunner()
 KEY = "00112233445566778899aabbccddeeff"
 
 
-@pytest.fixture
-def images(tmp_path) -> Path:
+@pytest.fixture(scope="module")
+def images(tmp_path_factory) -> Path:
     """An .npz of 120 tiny images in three classes that a network can tell apart."""
+    path = tmp_path_factory.mktemp("data") / "tiny.npz"
     rng = np.random.default_rng(0)
     labels = np.arange(120) % 3
     x = (rng.integers(0, 60, (120, 8, 8)) + 70 * labels[:, None, None]).astype(np.uint8)
-    np.savez(tmp_path / "tiny.npz", x=x, y=labels)
-    return tmp_path / "tiny.npz"
+    np.savez(path, x=x, y=labels)
+    return path
 
 
 def invoke(*arguments: object):
@@ -201,25 +202,35 @@ def wait_for(path: Path, process: subprocess.Popen[bytes]) -> None:
         time.sleep(0.002)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)])
-def test_an_interrupted_run_ends_with_the_weights_of_the_uninterrupted_one(images, tmp_path, number, code):
-    key_file = tmp_path / "key"
-    key_file.write_text(KEY)
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    process = start(images, broken, key_file)
-    wait_for(broken / "checkpoint.pt", process)
-    process.send_signal(number)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == code, errors
-    assert not (broken / "model.safetensors").exists(), "the run was over before the signal"
-    again = start(images, broken, tmp_path / "key", "--resume")
-    reference = start(images, whole, key_file)
-    for run in (again, reference):
-        _, errors = run.communicate(timeout=120)
+@pytest.fixture(scope="module")
+def uninterrupted(images, tmp_path_factory) -> tuple[Path, dict, dict]:
+    """A key's file, the weights of the whole run with it, and those with another key."""
+    folder = tmp_path_factory.mktemp("whole")
+    for name, text in (("key", KEY), ("other", KEY[::-1])):
+        (folder / f"{name}.hex").write_text(text)
+    runs = [start(images, folder / name, folder / f"{name}.hex") for name in ("key", "other")]
+    for run in runs:
+        _, errors = run.communicate(timeout=300)
         assert run.returncode == 0, errors
-    assert same(weights(broken), weights(whole))
-    other = tmp_path / "other"
-    key_file.write_text(KEY[::-1])
-    last = start(images, other, key_file)
-    last.communicate(timeout=120)
-    assert not same(weights(whole), weights(other))  # the comparison can fail
+    return folder / "key.hex", weights(folder / "key"), weights(folder / "other")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)])
+def test_an_interrupted_run_ends_with_the_weights_of_the_uninterrupted_one(
+    images, uninterrupted, tmp_path, number, code
+):
+    key_file, whole, other = uninterrupted
+    out = tmp_path / "broken"
+    process = start(images, out, key_file)
+    wait_for(out / "checkpoint.pt", process)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=300)
+    assert process.returncode == code, errors
+    assert not (out / "model.safetensors").exists(), "the run was over before the signal"
+    assert (out / "checkpoint.pt").stat().st_mode & 0o077 == 0, "the checkpoint holds the noise key"
+    again = start(images, out, key_file, "--resume")
+    _, errors = again.communicate(timeout=300)
+    assert again.returncode == 0, errors
+    assert same(weights(out), whole)
+    assert not same(weights(out), other)  # the comparison can fail
+    assert not (out / "checkpoint.pt").exists(), "the key is gone once the run is over"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from bluegrad.tasks.loop import Result
 
 _LAWS = {
-    "fixed-epochs": "fixed partition, every epoch the same (no amplification)",
+    "fixed-epochs": "same batches every epoch, no amplification",
     "poisson": "Poisson (amplified)",
 }
 
@@ -59,11 +59,12 @@ def plan_table(rows: Sequence[PlanRow], *, epsilon: float, delta: float) -> Tabl
     """Table of a plan, least noise first."""
     law = rows[0].mechanism.participation
     table = Table(
-        title=f"{law.steps} steps, epsilon {epsilon:g}, delta {delta:g}: {law_text(law)}",
+        title=f"{law.steps:,} steps, epsilon {epsilon:g}, delta {delta:g}: {law_text(law)}",
         caption="Errors of the prefix sum in units of the clip norm; sens. is the sensitivity. RMSE and max error are "
         "at noise multiplier 1; noise = RMSE x noise multiplier ranks mechanisms at this guarantee. Memory counts "
         "model copies beyond DP-SGD.",
         box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
         pad_edge=False,
         title_justify="left",
         caption_justify="left",

@@ -41,6 +41,8 @@ class BatchStream(Sampler[list[int]], ABC):
         self.key = require_key(key)
         self.position: Callable[[], int] = lambda: 0
         self.issued = -1  # last step whose batch left this sampler
+        self.workers: int | None = None  # of the loader that reads this in a run; above 0 they read ahead
+        self.watched = False  # whether the next iteration is by a loader that counts what it hands out
 
     can_be_empty = False
 
@@ -73,11 +75,21 @@ class BatchStream(Sampler[list[int]], ABC):
                 f"step={start + 1}: all steps={self.steps} of the mechanism have been taken; to evaluate on the "
                 "training data, make a DataLoader of your own"
             )
+        watched, self.watched = self.watched, False
+        if self.workers and not watched:
+            raise RuntimeError(
+                "data_loader: with workers, batches are drawn ahead, and a skipped one couldn't be noticed; use the "
+                "engine's max_physical_batch_size instead of BatchMemoryManager, or num_workers=0"
+            )
         end = min((start // self.epoch_steps + 1) * self.epoch_steps, self.steps)
         for step in range(start, end):
-            batch = self.batch(step).tolist()
+            if self.workers == 0 and self.position() != step:
+                raise RuntimeError(
+                    f"step={self.position() + 1}: its batch was handed out but not released, and the next is asked "
+                    "for; every batch of a private run takes one optimizer.step(), empty ones included"
+                )
             self.issued = step
-            yield batch
+            yield self.batch(step).tolist()
 
     def state_dict(self) -> dict[str, Any]:
         """Plain data from which the same batches are drawn again; holds the draw's key."""

@@ -2,6 +2,7 @@
 
 import json
 import tracemalloc
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ from torch.utils.data import (
 
 import bluegrad as bg
 from bluegrad.noise import kernel
-from oracles.training import CLIP, KEY, SAMPLING_KEY, examples, flat, private_run, sgd, small_model
+from oracles.training import CLIP, KEY, SAMPLING_KEY, examples, private_run, sgd, small_model
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook")
 
@@ -95,7 +96,9 @@ class TestModels:
     def test_running_statistics(self, affine):
         # sums over the data that nothing clips and no noise covers, and that a saved model carries
         norm = nn.InstanceNorm2d(2, affine=affine, track_running_stats=True)
-        assert_refused("running", module=nn.Sequential(nn.Conv2d(1, 2, 3), norm, nn.Flatten(), nn.Linear(32, 3)).double())
+        assert_refused(
+            "running", module=nn.Sequential(nn.Conv2d(1, 2, 3), norm, nn.Flatten(), nn.Linear(32, 3)).double()
+        )
 
     def test_evaluation_mode(self):
         assert_refused(r"module\.training=False.*call module\.train", module=small_model().eval())
@@ -127,7 +130,9 @@ class TestOptimizers:
         model = small_model()
         foreign = torch.optim.SGD([*model.parameters(), nn.Parameter(torch.zeros(1))], lr=0.1)
         for optimizer in (sgd(small_model().parameters()), foreign):
-            assert_refused(r"optimizer\.param_groups=.*must be parameters of the module", module=model, optimizer=optimizer)
+            assert_refused(
+                r"optimizer\.param_groups=.*must be parameters of the module", module=model, optimizer=optimizer
+            )
 
     def test_nothing_to_train(self):
         model = small_model()
@@ -152,24 +157,25 @@ class Stream(IterableDataset):
         return iter(examples())
 
 
-class TestLoaders:
-    BAD = {
-        "weighted": lambda d: DataLoader(d, 6, sampler=WeightedRandomSampler(torch.ones(24), 24)),
-        "replacement": lambda d: DataLoader(d, 6, sampler=RandomSampler(d, replacement=True)),
-        "subset sampler": lambda d: DataLoader(d, 6, sampler=SubsetRandomSampler(range(12))),
-        "list as sampler": lambda d: DataLoader(d, 6, sampler=list(range(24))),
-        "own batch sampler": lambda d: DataLoader(d, batch_sampler=BatchSampler(SequentialSampler(d), 6, False)),
-        "no batches": lambda d: DataLoader(d, batch_size=None),
-        "iterable": lambda d: DataLoader(Stream(), 6),
-        "batch above the data": lambda d: DataLoader(d, 25),
-        "a list": lambda d: [d[0]],
-        "a data set": lambda d: d,
-        "another run's": lambda d: private_run(mechanism()).loader,
-    }
+BAD_LOADERS = {
+    "weighted": lambda d: DataLoader(d, 6, sampler=WeightedRandomSampler(torch.ones(24), 24)),
+    "replacement": lambda d: DataLoader(d, 6, sampler=RandomSampler(d, replacement=True)),
+    "subset sampler": lambda d: DataLoader(d, 6, sampler=SubsetRandomSampler(range(12))),
+    "list as sampler": lambda d: DataLoader(d, 6, sampler=list(range(24))),
+    "own batch sampler": lambda d: DataLoader(d, batch_sampler=BatchSampler(SequentialSampler(d), 6, False)),
+    "no batches": lambda d: DataLoader(d, batch_size=None),
+    "iterable": lambda d: DataLoader(Stream(), 6),
+    "batch above the data": lambda d: DataLoader(d, 25),
+    "a list": lambda d: [d[0]],
+    "a data set": lambda d: d,
+    "another run's": lambda d: private_run(mechanism()).loader,
+}
 
-    @pytest.mark.parametrize("name", BAD)
+
+class TestLoaders:
+    @pytest.mark.parametrize("name", BAD_LOADERS)
     def test_bad_ones(self, name):
-        loader = self.BAD[name](examples())
+        loader = BAD_LOADERS[name](examples())
         assert_refused("data_loader", data_loader=loader)
         with pytest.raises(ValueError, match="data_loader"):
             bg.PrivacyEngine().make_private_with_epsilon(**target(data_loader=loader))
@@ -215,36 +221,39 @@ class TestLoaders:
         assert_refused(r"data_loader\.collate_fn=.*can't yield an empty batch", data_loader=loader, mechanism=law)
 
 
-class TestArguments:
-    GHOST = {"grad_sample_mode": "ghost"}
-    BAD = {
-        "ghost without criterion": (GHOST, "criterion=None"),
-        "criterion without ghost": ({"criterion": nn.CrossEntropyLoss()}, "criterion=CrossEntropyLoss.*goes with"),
-        "criterion of other reduction": (
-            {**GHOST, "criterion": nn.CrossEntropyLoss(reduction="sum")}, r"criterion\.reduction='sum'",
-        ),
-        "criterion without reduction": ({**GHOST, "criterion": nn.Identity()}, r"criterion\.reduction=None"),
-        "mode": ({"grad_sample_mode": "ew"}, "grad_sample_mode='ew'.*hooks, functorch, ghost"),
-        "reduction": ({"loss_reduction": "none"}, "loss_reduction='none'.*mean, sum"),
-        "physical 0": ({"max_physical_batch_size": 0}, "max_physical_batch_size=0"),
-        "physical 1.5": ({"max_physical_batch_size": 1.5}, "max_physical_batch_size=1.5"),
-        "clip 0": ({"max_grad_norm": 0.0}, "=0.0"),
-        "clip negative": ({"max_grad_norm": -1.0}, "=-1.0"),
-        "clip nan": ({"max_grad_norm": float("nan")}, "=nan"),
-        "clip infinite": ({"max_grad_norm": float("inf")}, "=inf"),
-        "clip a layer": ({"max_grad_norm": [1.0, 2.0]}, r"=\[1\.0, 2\.0\]"),
-        "seed as key": ({"key": 42}, "key='int'.*NoiseKey.generate"),
-        "seed as sampling key": ({"sampling_key": 42}, "key='int'.*NoiseKey.generate"),
-        "zero as key": ({"key": 0}, "key='int'.*NoiseKey.generate"),
-        "strategy as mechanism": ({"mechanism": bg.identity(8)}, "mechanism=.*must be a Mechanism"),
-        "mechanism and strategy": ({"strategy": bg.identity(8)}, "already says"),
-        "mechanism and multiplier": ({"noise_multiplier": 1.0}, "already says"),
-        "mechanism and participation": ({"participation": bg.SinglePass(8)}, "already says"),
-    }  # fmt: skip
+GHOST = {"grad_sample_mode": "ghost"}
 
-    @pytest.mark.parametrize("name", BAD)
+
+BAD_ARGUMENTS = {
+    "ghost without criterion": (GHOST, "criterion=None"),
+    "criterion without ghost": ({"criterion": nn.CrossEntropyLoss()}, "criterion=CrossEntropyLoss.*goes with"),
+    "criterion of other reduction": (
+        {**GHOST, "criterion": nn.CrossEntropyLoss(reduction="sum")}, r"criterion\.reduction='sum'",
+    ),
+    "criterion without reduction": ({**GHOST, "criterion": nn.Identity()}, r"criterion\.reduction=None"),
+    "mode": ({"grad_sample_mode": "ew"}, "grad_sample_mode='ew'.*hooks, functorch, ghost"),
+    "reduction": ({"loss_reduction": "none"}, "loss_reduction='none'.*mean, sum"),
+    "physical 0": ({"max_physical_batch_size": 0}, "max_physical_batch_size=0"),
+    "physical 1.5": ({"max_physical_batch_size": 1.5}, "max_physical_batch_size=1.5"),
+    "clip 0": ({"max_grad_norm": 0.0}, "=0.0"),
+    "clip negative": ({"max_grad_norm": -1.0}, "=-1.0"),
+    "clip nan": ({"max_grad_norm": float("nan")}, "=nan"),
+    "clip infinite": ({"max_grad_norm": float("inf")}, "=inf"),
+    "clip a layer": ({"max_grad_norm": [1.0, 2.0]}, r"=\[1\.0, 2\.0\]"),
+    "seed as key": ({"key": 42}, "key='int'.*NoiseKey.generate"),
+    "seed as sampling key": ({"sampling_key": 42}, "key='int'.*NoiseKey.generate"),
+    "zero as key": ({"key": 0}, "key='int'.*NoiseKey.generate"),
+    "strategy as mechanism": ({"mechanism": bg.identity(8)}, "mechanism=.*must be a Mechanism"),
+    "mechanism and strategy": ({"strategy": bg.identity(8)}, "already says"),
+    "mechanism and multiplier": ({"noise_multiplier": 1.0}, "already says"),
+    "mechanism and participation": ({"participation": bg.SinglePass(8)}, "already says"),
+}  # fmt: skip
+
+
+class TestArguments:
+    @pytest.mark.parametrize("name", BAD_ARGUMENTS)
     def test_bad_ones(self, name):
-        change, match = self.BAD[name]
+        change, match = BAD_ARGUMENTS[name]
         assert_refused(match, **change)
 
     def test_same_key_for_noise_and_batches(self):
@@ -277,7 +286,7 @@ class TestArguments:
     def test_correlated_noise_under_poisson_sampling(self):
         given = {k: v for k, v in arguments().items() if k != "mechanism"}
         law = bg.Poisson(8, 0.25)
-        with pytest.raises(bg.Unsupported, match="lambda_cgd.*Poisson"):
+        with pytest.raises(bg.Unsupported, match=r"lambda_cgd.*Poisson"):
             bg.PrivacyEngine().make_private(
                 **given, strategy=bg.lambda_cgd(8, 0.9), noise_multiplier=1.0, participation=law
             )
@@ -297,10 +306,10 @@ class TestArguments:
             with pytest.raises(RuntimeError, match="engine: guards one run already"):
                 call()
 
-    @pytest.mark.parametrize("name", BAD)
+    @pytest.mark.parametrize("name", BAD_ARGUMENTS)
     def test_a_refused_call_can_be_corrected(self, name):
         # the same engine, model and optimizer, with the argument put right
-        change, match = self.BAD[name]
+        change, match = BAD_ARGUMENTS[name]
         engine, good = bg.PrivacyEngine(), arguments()
         with pytest.raises(ValueError, match=match):
             engine.make_private(**{**good, **change})
@@ -328,7 +337,10 @@ class TestArguments:
             ({"epochs": 0}, "epochs=0"),
             ({"epochs": 1.5}, r"epochs=1\.5"),
             ({"strategy": bg.identity(9)}, "9"),
-            ({"participation": bg.SinglePass(4)}, r"participation\.steps=4: must equal epochs \* len\(data_loader\) = 8"),
+            (
+                {"participation": bg.SinglePass(4)},
+                r"steps=4: must equal epochs \* len\(data_loader\) = 8",
+            ),
         ],
     )
     def test_targets(self, change, match):
@@ -354,20 +366,21 @@ class TestFreshKeys:
         assert torch.equal(torch.rand(3), expected)
 
 
-class TestEpsilon:
-    CASES = {
-        "default": {},
-        "identity": {"strategy": bg.identity(8)},
-        "a function": {"strategy": bg.optimize.nu_dp_ftrl},
-        "min separation": {"participation": bg.MinSeparation(8, 4, 2)},
-        "poisson": {"strategy": bg.identity(8), "participation": bg.Poisson(8, 0.25)},
-        "strict": {"target_epsilon": 0.1},
-    }
+CASES = {
+    "default": {},
+    "identity": {"strategy": bg.identity(8)},
+    "a function": {"strategy": bg.optimize.nu_dp_ftrl},
+    "min separation": {"participation": bg.MinSeparation(8, 4, 2)},
+    "poisson": {"strategy": bg.identity(8), "participation": bg.Poisson(8, 0.25)},
+    "strict": {"target_epsilon": 0.1},
+}
 
+
+class TestEpsilon:
     @pytest.mark.parametrize("name", CASES)
     def test_is_the_mechanisms_and_never_above_the_target(self, name):
         engine = bg.PrivacyEngine()
-        given = target(**self.CASES[name])
+        given = target(**CASES[name])
         engine.make_private_with_epsilon(**given)
         epsilon = engine.get_epsilon(DELTA)
         assert epsilon == bg.epsilon(engine.mechanism, delta=DELTA)
@@ -393,7 +406,7 @@ class TestEpsilon:
             run.train(step)
             spent.append(run.engine.get_epsilon_spent(DELTA))
         assert spent[0] == 0.0 < spent[1]
-        assert all(b >= a for a, b in zip(spent, spent[1:]))
+        assert all(b >= a for a, b in pairwise(spent))
         assert spent[-1] == run.engine.get_epsilon(DELTA) > spent[1]
 
     def test_spent_counts_releases_and_not_batches_in_the_loader(self):

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -114,13 +115,17 @@ class TestDefinition:
         assert gap(run.weights(), expected.weights()) < 1e-4
 
     def test_the_noise_is_correlated_in_the_weights_too(self):
-        # gradients of an all but zero clip norm are nothing, so that the weights are B Z, row by row
-        run = private_run(mechanism(), clip=1.0, make=lambda ps: torch.optim.SGD(ps, lr=1.0))
-        independent = private_run(MECHANISMS["identity"], clip=1.0, make=lambda ps: torch.optim.SGD(ps, lr=1.0))
-        start = flat(small_model().parameters())
-        moved = [float((r.train().weights() - start).norm()) / r.engine.mechanism.sensitivity
-                 for r in (run, independent)]  # fmt: skip
-        assert moved[0] < 0.7 * moved[1]
+        # Units that aren't finite contribute nothing, so the weights move by the sum of noise alone: for lambda = 0.9
+        # its variance is 1 + 7 * 0.1^2, for DP-SGD 8, in units of the scale. Of 177 weights the ratio 0.366 is known
+        # to 8 %.
+        data = examples()
+        data.tensors[0][:] = np.nan
+        moved = []
+        for name in ("lambda_cgd", "identity"):
+            run = private_run(MECHANISMS[name], data=data).train()
+            shift = run.weights() - flat(small_model().parameters())
+            moved.append(float(shift.norm()) / run.engine.mechanism.sensitivity)
+        assert 0.25 < moved[0] / moved[1] < 0.5
 
     def test_an_unused_layer_gets_noise_alone(self):
         class Two(nn.Module):
@@ -442,7 +447,7 @@ class TestMisuse:
         run = private_run(mechanism(), mode="ghost")
         x, y = first(run)
         nn.functional.cross_entropy(run.module(x), y).backward()
-        self.assert_refused(run, "step=1: 0 per-sample gradients")
+        self.assert_refused(run, "step=1: gradients of a loss other than the engine's criterion")
 
     def test_a_second_plain_loss_in_ghost_mode(self):
         # its gradient isn't clipped by anything
@@ -475,7 +480,7 @@ class TestMisuse:
         run = private_run(mechanism(), max_physical_batch_size=largest)
         iterator = iter(run.loader)
         next(iterator)
-        with pytest.raises(RuntimeError, match="1 batches handed out but 0 calls of optimizer.step"):
+        with pytest.raises(RuntimeError, match=r"1 batches handed out but 0 calls of optimizer\.step"):
             next(iterator)
 
     def test_a_skipped_empty_batch(self):
@@ -505,7 +510,7 @@ class TestMisuse:
                             joined.setdefault(brightness, []).append(run.optimizer.steps_taken)
             except RuntimeError:
                 refused = True
-        assert refused or all(b - a >= 4 for at in joined.values() for a, b in zip(at, at[1:])), joined
+        assert refused or all(b - a >= 4 for at in joined.values() for a, b in pairwise(at)), joined
 
     @pytest.mark.parametrize(
         "name, value",
@@ -598,6 +603,15 @@ class TestCopies:
             assert run_key(run).hex()[:8] not in repr(thing) + str(thing)
 
 
+OTHERS = {
+    "multiplier": {"mechanism": mechanism(multiplier=1.1)},
+    "strategy": {"mechanism": mechanism(bg.lambda_cgd(8, 0.8))},
+    "clip norm": {"clip": 2.9},
+    "examples": {"data": examples(25), "batch_size": 7},
+    "groups": {"make": OPTIMIZERS["groups"]},
+}
+
+
 class TestState:
     def test_holds_the_wrapped_optimizers_state(self):
         run = private_run(mechanism(), make=OPTIMIZERS["SGD, momentum"]).train(2)
@@ -618,20 +632,12 @@ class TestState:
         with pytest.raises(ValueError, match="holds no bluegrad-optimizer-1 state: without the noise's state"):
             private_run(mechanism()).optimizer.load_state_dict(sgd(small_model().parameters()).state_dict())
 
-    OTHERS = {
-        "multiplier": {"mechanism": mechanism(multiplier=1.1)},
-        "strategy": {"mechanism": mechanism(bg.lambda_cgd(8, 0.8))},
-        "clip norm": {"clip": 2.9},
-        "examples": {"data": examples(25), "batch_size": 7},
-        "groups": {"make": OPTIMIZERS["groups"]},
-    }
-
     @pytest.mark.parametrize("name", OTHERS)
     def test_another_runs_state_is_refused_and_changes_nothing(self, name):
         # a half-loaded state would be the saved run's noise on another run's gradients
         state = private_run(mechanism()).train(3).optimizer.state_dict()
         keys = {"key": bg.NoiseKey.generate(), "sampling_key": bg.NoiseKey.generate()}
-        other = private_run(**{"mechanism": mechanism(), **self.OTHERS[name], **keys})
+        other = private_run(**{"mechanism": mechanism(), **OTHERS[name], **keys})
         before = str(other.optimizer.state_dict())
         with pytest.raises(ValueError):
             other.optimizer.load_state_dict(state)

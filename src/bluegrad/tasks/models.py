@@ -16,19 +16,19 @@ def for_images(height: int, width: int, channels: int, classes: int, *, seed: in
         width: pixels, at least 8.
         channels: 1 (grey) or 3 (colour).
         classes: number of classes, at least 2.
-        seed: of the initial weights; the global generator is left as it was.
+        seed: of the initial weights, at least 0; the global generators are left as they were.
 
     Returns:
         A module from (batch, channels, height, width) to (batch, classes).
 
     Raises:
-        ValueError: images too small, or fewer than two classes.
+        ValueError: images too small, no channel, fewer than two classes, or a negative seed.
     """
-    _checks.integer("height", height, minimum=8, fix="use larger images")
-    _checks.integer("width", width, minimum=8, fix="use larger images")
-    _checks.integer("classes", classes, minimum=2, fix="give data of at least two classes")
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    _checks.integer("seed", seed, minimum=0, fix="it sets the initial weights")
+    # On the CPU with its own generator: torch.manual_seed would reseed those of the accelerators as well, which
+    # fork_rng leaves alone here.
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        torch.default_generator.manual_seed(seed)
         if (height, width) == (28, 28):
             return digits_cnn(classes, channels)
         return cifar_cnn(classes, channels, height, width)
@@ -39,8 +39,23 @@ def cifar_cnn(classes: int = 10, channels: int = 3, height: int = 32, width: int
 
     550,570 parameters for ten classes of 32 x 32 colour images.
 
+    Args:
+        classes: number of classes, at least 2.
+        channels: of the images.
+        height: pixels, at least 8.
+        width: pixels, at least 8.
+
+    Returns:
+        A module from (batch, channels, height, width) to (batch, classes).
+
+    Raises:
+        ValueError: images too small, no channel, or fewer than two classes.
+
     Source: Kairouz et al. 2021 (arXiv 2103.00039), table 2b.
     """
+    _check(classes, channels)
+    _checks.integer("height", height, minimum=8, fix="use larger images")
+    _checks.integer("width", width, minimum=8, fix="use larger images")
     layers: list[nn.Module] = []
     before = channels
     for features in (32, 64, 128):
@@ -56,8 +71,19 @@ def digits_cnn(classes: int = 10, channels: int = 1) -> nn.Module:
 
     26,010 parameters for ten classes of grey images.
 
+    Args:
+        classes: number of classes, at least 2.
+        channels: of the images.
+
+    Returns:
+        A module from (batch, channels, 28, 28) to (batch, classes).
+
+    Raises:
+        ValueError: no channel, or fewer than two classes.
+
     Source: Papernot et al. 2021 (arXiv 2007.14191), table 1.
     """
+    _check(classes, channels)
     return nn.Sequential(
         nn.Conv2d(channels, 16, 8, stride=2, padding=2),
         nn.Tanh(),
@@ -70,3 +96,8 @@ def digits_cnn(classes: int = 10, channels: int = 1) -> nn.Module:
         nn.Tanh(),
         nn.Linear(32, classes),
     )
+
+
+def _check(classes: int, channels: int) -> None:
+    _checks.integer("classes", classes, minimum=2, fix="give data of at least two classes")
+    _checks.integer("channels", channels, minimum=1, fix="1 for grey images, 3 for colour")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-import pickle
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -16,6 +16,7 @@ from bluegrad import _checks
 from bluegrad.training.optimizer import CorrelatedNoise
 
 _FORMAT = "bluegrad-checkpoint-1"
+_KEYS = {"mechanism", "module", "optimizer", "torch_rng", "extra", "digest"}
 
 
 def write_atomically(path: str | Path, write: Callable[[BinaryIO], object], *, secret: bool = False) -> None:
@@ -68,7 +69,14 @@ def save(
         "torch_rng": torch.get_rng_state(),  # dropout and the like; the noise doesn't use it
         "extra": extra or {},
     }
-    write_atomically(path, lambda file: torch.save(state, file), secret=True)
+    state["digest"] = digest(state)
+    try:
+        write_atomically(path, lambda file: torch.save(state, file), secret=True)
+    except RuntimeError as error:
+        # torch's archive writer answers a failed write by one of its own, which hides the reason
+        if isinstance(error.__context__, OSError):
+            raise error.__context__ from None
+        raise
 
 
 def load(path: str | Path, *, module: nn.Module, optimizer: CorrelatedNoise) -> dict[str, Any]:
@@ -108,12 +116,38 @@ def read(path: str | Path) -> dict[str, Any]:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise _checks.fail("path", str(path), "doesn't exist", fix) from None
-    except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
+    except Exception as error:  # a damaged archive can fail in any way
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise _checks.fail("path", str(path), f"can't be read as a checkpoint ({reason[:120]})", fix) from None
-    if not isinstance(state, dict) or state.get("format") != _FORMAT:
+    if not isinstance(state, dict) or state.get("format") != _FORMAT or not set(state) >= _KEYS:
         raise _checks.fail("path", str(path), f"isn't a {_FORMAT} file", fix)
+    if digest({name: value for name, value in state.items() if name != "digest"}) != state["digest"]:
+        raise _checks.fail("path", str(path), "is damaged: its content doesn't match its digest", fix)
     return state
+
+
+def digest(value: Any) -> str:
+    """SHA-256 over plain data and tensors: the archive's own checksums aren't verified on loading."""
+    total = hashlib.sha256()
+
+    def add(part: Any) -> None:
+        if isinstance(part, torch.Tensor):
+            total.update(f"tensor {part.dtype} {tuple(part.shape)};".encode())
+            total.update(part.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        elif isinstance(part, Mapping):
+            total.update(f"map {len(part)};".encode())
+            for name, inside in part.items():
+                add(name)
+                add(inside)
+        elif isinstance(part, (list, tuple)):
+            total.update(f"list {len(part)};".encode())
+            for inside in part:
+                add(inside)
+        else:
+            total.update(f"{type(part).__name__} {part!r};".encode())
+
+    add(value)
+    return total.hexdigest()
 
 
 def same_shapes(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from opacus.grad_sample import prepare_module
 from opacus.validators import ModuleValidator
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
@@ -24,13 +26,14 @@ from bluegrad.participation import FixedEpochs, Participation
 from bluegrad.sampling import batch_stream
 from bluegrad.strategy import Strategy
 from bluegrad.training import checkpoint, ledger
-from bluegrad.training.ghost import GhostCriterion
-from bluegrad.training.loader import PrivateDataLoader, check_loader
+from bluegrad.training.ghost import GhostCriterion, check_criterion
+from bluegrad.training.loader import PrivateDataLoader, check_loader, choose_collation
 from bluegrad.training.optimizer import CorrelatedNoise, PrivateGhostOptimizer, PrivateOptimizer
 from bluegrad.workload import PrefixSum, Workload
 
 # A strategy, or what finds one: the functions of bluegrad.optimize have this shape.
 StrategyChoice = Strategy | Callable[[Workload, Participation], Strategy]
+_DISTRIBUTED = (DistributedDataParallel, DifferentiallyPrivateDistributedDataParallel, FSDPModule)
 _MODES = ("hooks", "functorch", "ghost")
 
 
@@ -142,9 +145,9 @@ class PrivacyEngine:
         _check_batches(loader, chosen)
         check_model(module, optimizer)
         leaves = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
-        stream = NoiseStream(chosen, leaves, clip_norm=max_grad_norm, key=key or NoiseKey.generate())
+        stream = NoiseStream(chosen, leaves, clip_norm=max_grad_norm, key=NoiseKey.generate() if key is None else key)
         batches = batch_stream(
-            chosen.participation, len(loader.dataset), sampling_key or NoiseKey.generate()  # type: ignore[arg-type]
+            chosen.participation, len(loader.dataset), NoiseKey.generate() if sampling_key is None else sampling_key  # type: ignore[arg-type]
         )  # fmt: skip
         ghost = grad_sample_mode == "ghost"
         if batches.can_be_empty and grad_sample_mode == "functorch":
@@ -152,13 +155,17 @@ class PrivacyEngine:
                 f"grad_sample_mode='functorch' under {chosen.participation!r}: it fails on the empty batches that this "
                 "law may draw; use 'hooks' or 'ghost'"
             )
+        if criterion is not None:
+            check_criterion(criterion, loss_reduction)
+        collate = choose_collation(loader, batches)
+        # all that can be refused has been: from here on the model changes
         extra = {"max_grad_norm": max_grad_norm} if ghost else {}
         wrapped = prepare_module(
             module, grad_sample_mode=grad_sample_mode, batch_first=batch_first, loss_reduction=loss_reduction, **extra
         )
         kind = PrivateGhostOptimizer if ghost else PrivateOptimizer
         private = kind(optimizer, stream=stream, batches=batches, loss_reduction=loss_reduction)
-        returned = PrivateDataLoader(loader, batches, private, max_physical_batch_size)
+        returned = PrivateDataLoader(loader, batches, private, collate, max_physical_batch_size)
         self._mechanism, self._optimizer = chosen, private
         if isinstance(private, PrivateGhostOptimizer) and criterion is not None:
             return wrapped, private, GhostCriterion(wrapped, private, criterion, loss_reduction), returned
@@ -350,7 +357,7 @@ def check_model(module: nn.Module, optimizer: Optimizer) -> None:
         ValueError: BatchNorm or another layer Opacus refuses, evaluation mode, foreign parameters.
         Unsupported: distributed wrappers, half precision, or optimizers that evaluate the loss themselves.
     """
-    if isinstance(module, DistributedDataParallel):
+    if isinstance(module, _DISTRIBUTED):
         raise Unsupported(f"module={type(module).__name__}: training on several processes isn't supported yet")
     for name, layer in module.named_modules():
         if isinstance(layer, _BatchNorm):
@@ -358,6 +365,12 @@ def check_model(module: nn.Module, optimizer: Optimizer) -> None:
                 f"module.{name}" if name else "module", type(layer).__name__,
                 "mixes the examples of a batch, so one unit's influence isn't bounded by clipping its gradient",
                 "use torch.nn.GroupNorm or LayerNorm (opacus.validators.ModuleValidator.fix(model) converts)",
+            )  # fmt: skip
+        if getattr(layer, "track_running_stats", False):
+            raise _checks.fail(
+                f"module.{name}" if name else "module", type(layer).__name__,
+                "keeps running statistics of the data, which nothing clips and no noise covers",
+                "use track_running_stats=False",
             )  # fmt: skip
     if not module.training:
         raise _checks.fail("module.training", False, "must be in training mode", "call module.train()")

@@ -14,7 +14,7 @@ from bluegrad.training.optimizer import PrivateGhostOptimizer
 
 
 class GhostCriterion:
-    """A criterion whose result's `backward()` leaves the sum of clipped gradients in `p.grad`.
+    """A criterion whose result's `backward()` hands the optimizer the sum of clipped gradients.
 
     Args:
         module: the wrapped model (Opacus' ghost-clipping module).
@@ -29,12 +29,7 @@ class GhostCriterion:
     def __init__(
         self, module: nn.Module, optimizer: PrivateGhostOptimizer, criterion: nn.Module, loss_reduction: str
     ) -> None:
-        reduction = getattr(criterion, "reduction", None)
-        if reduction != loss_reduction:
-            raise _checks.fail(
-                "criterion.reduction", reduction, f"must equal loss_reduction={loss_reduction!r}",
-                "give a torch.nn loss of that reduction, such as torch.nn.CrossEntropyLoss()",
-            )  # fmt: skip
+        check_criterion(criterion, loss_reduction)
         self.module, self.optimizer = module, optimizer
         self._per_sample = DPLossFastGradientClipping(module, optimizer, criterion, loss_reduction)
         self._inputs: tuple[Any, ...] = ()
@@ -71,6 +66,20 @@ class GhostCriterion:
             self(self.module(inputs[0][keep]), target[keep]).clip_and_sum()
 
 
+def check_criterion(criterion: nn.Module, loss_reduction: str) -> None:
+    """Refuse a criterion of another reduction, or of none.
+
+    Raises:
+        ValueError: `criterion.reduction` isn't `loss_reduction`.
+    """
+    reduction = getattr(criterion, "reduction", None)
+    if reduction != loss_reduction:
+        raise _checks.fail(
+            "criterion.reduction", reduction, f"must equal loss_reduction={loss_reduction!r}",
+            "give a torch.nn loss of that reduction, such as torch.nn.CrossEntropyLoss()",
+        )  # fmt: skip
+
+
 class GhostLoss(DPTensorFastGradientClipping):
     """Losses of a batch; `item()` and `detach()` as of a tensor, `backward()` clips and sums."""
 
@@ -79,9 +88,9 @@ class GhostLoss(DPTensorFastGradientClipping):
         self._criterion, self._target = criterion, target
 
     def backward(self) -> None:
-        """Leave the sum of clipped gradients in `p.grad`."""
-        self.optimizer.count(len(self.loss_per_sample))
+        """Hand the sum of clipped gradients to the optimizer; `p.grad` stays empty until its step."""
         self.clip_and_sum()
+        self.optimizer.take(len(self.loss_per_sample))
 
     def clip_and_sum(self) -> None:
         """First pass for the norms, second for the sum of clipped gradients."""
@@ -93,7 +102,8 @@ class GhostLoss(DPTensorFastGradientClipping):
     def _two_passes(self) -> None:
         reduced = self.loss_per_sample.mean() if self.loss_reduction == "mean" else self.loss_per_sample.sum()
         reduced.backward(retain_graph=True)
-        self.optimizer.zero_grad()
+        for p in self.optimizer.params:
+            p.grad = None  # the first pass is for the norms; its gradients aren't clipped
         norms = self.module.get_norm_sample()
         bad = ~torch.isfinite(norms)
         if bad.any():

@@ -18,10 +18,14 @@ from bluegrad.training.optimizer import CorrelatedNoise
 class PrivateDataLoader(DataLoader[Any]):
     """Yields the batch of every step, in order, and refuses to hand out one while another is unreleased.
 
+    Random augmentation is repeated bit for bit by a resumed run where the data are loaded in this process; with
+    workers, whose generators are seeded when an epoch's iteration starts, only if it was interrupted between epochs.
+
     Args:
         source: the user's loader; its data set, workers and collation are kept.
         batches: the index stream of the participation.
         optimizer: the private optimizer, which takes one step a batch.
+        collate_fn: of `choose_collation`.
         max_physical_batch_size: split larger batches; the optimizer then releases at the end of each.
     """
 
@@ -30,6 +34,7 @@ class PrivateDataLoader(DataLoader[Any]):
         source: DataLoader[Any],
         batches: BatchStream,
         optimizer: CorrelatedNoise,
+        collate_fn: Any,
         max_physical_batch_size: int | None = None,
     ) -> None:
         sampler: Any = batches
@@ -38,13 +43,14 @@ class PrivateDataLoader(DataLoader[Any]):
                 sampler=batches, max_batch_size=max_physical_batch_size, optimizer=optimizer
             )
         self._optimizer = optimizer
+        batches.workers = source.num_workers
         own = source.generator is None
         self._own_generator = torch.Generator() if own else None
         super().__init__(
             source.dataset,
             batch_sampler=sampler,
             num_workers=source.num_workers,
-            collate_fn=_collate(source) if batches.can_be_empty else source.collate_fn,
+            collate_fn=collate_fn,
             pin_memory=source.pin_memory,
             timeout=source.timeout,
             worker_init_fn=source.worker_init_fn,
@@ -61,23 +67,31 @@ class PrivateDataLoader(DataLoader[Any]):
             # workers' seeds depend on the step alone, and the global generator isn't touched: a run that was
             # interrupted draws what the uninterrupted one does
             self._own_generator.manual_seed(optimizer.steps_taken)
-        before = optimizer.calls
-        for handed, batch in enumerate(super().__iter__()):
+        optimizer.batches.watched = True
+        before, handed, batches = optimizer.calls, 0, super().__iter__()
+        while True:
             if optimizer.calls != before + handed:
                 raise RuntimeError(
                     f"step={optimizer.steps_taken + 1}: {handed} batches handed out but {optimizer.calls - before} "
                     "calls of optimizer.step(); every batch of a private run takes one, empty ones included; to "
                     "look at the data make a DataLoader of your own"
                 )
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            handed += 1
             yield batch
 
 
-def _collate(source: DataLoader[Any]) -> Any:
-    """The source's collation, taught to make an empty batch of the right structure before it saw any other.
+def choose_collation(source: DataLoader[Any], batches: BatchStream) -> Any:
+    """The source's collation; where batches can be empty, taught to make such a one before it saw any other.
 
     Raises:
         ValueError: empty batches can't be made of the structure that the loader yields.
     """
+    if not batches.can_be_empty:
+        return source.collate_fn
     collate = wrap_collate_with_empty(collate_fn=source.collate_fn)
     try:
         collate([source.dataset[0]])  # structure only: an example's shapes are kept, not its values

@@ -109,18 +109,24 @@ class CorrelatedNoise(DPOptimizer):
 
     def _check_batch(self) -> None:
         step, seen = self.steps_taken, self._seen
-        self._seen = 0
         if self.batches.issued < step:
-            raise RuntimeError(
-                f"step={step + 1}: no batch of this step was drawn; train on the data loader that the engine "
-                "returned, since the guarantee holds for its batches only"
+            raise self._refusal(
+                "no batch of this step was drawn; train on the data loader that the engine returned, since the "
+                "guarantee holds for its batches only"
             )
         expected = len(self.batches.batch(step))
         if seen != expected:
-            raise RuntimeError(
-                f"step={step + 1}: {seen} per-sample gradients, but its batch has {expected} examples; call "
-                "backward() and step() once for every batch of the engine's loader, and for nothing else"
+            raise self._refusal(
+                f"{seen} per-sample gradients, but its batch has {expected} examples; call backward() and step() once "
+                "for every batch of the engine's loader, and for nothing else"
             )
+        self._seen = 0
+
+    def _refusal(self, reason: str) -> RuntimeError:
+        """The error of a step that isn't released; what was summed for it is dropped, or it would join the next."""
+        message = f"step={self.steps_taken + 1}: {reason}"
+        self.discard_partial()
+        return RuntimeError(message)
 
     def scale_grad(self) -> None:
         """Divide by the expected batch size, never by the realised one."""
@@ -159,10 +165,19 @@ class CorrelatedNoise(DPOptimizer):
                 "state_dict", type(state_dict).__name__, f"holds no {_FORMAT} state: without the noise's state the "
                 "run can't go on under its guarantee", "load what this optimizer's state_dict() gave",
             )  # fmt: skip
+        before = self.state_dict()
+        try:
+            self._restore(state_dict)
+        except (ValueError, KeyError, TypeError) as error:
+            self._restore(before)  # refused as a whole: nothing of a foreign state stays
+            raise ValueError(f"state_dict: {error}") from None
+        self.discard_partial()
+
+    def _restore(self, state_dict: dict[str, Any]) -> None:
+        own = state_dict[_STATE]
         self.stream.load_state_dict(own["noise"])
         self.batches.load_state_dict(own["batches"])
         self.nonfinite = int(own["nonfinite"])
-        self.discard_partial()
         self.original_optimizer.load_state_dict({k: v for k, v in state_dict.items() if k != _STATE})
 
     def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
@@ -212,10 +227,10 @@ class PrivateOptimizer(CorrelatedNoise):
 
 
 class PrivateGhostOptimizer(CorrelatedNoise, DPOptimizerFastGradientClipping):
-    """For ghost clipping: the two backward passes have left the sum of clipped gradients in `p.grad`."""
+    """For ghost clipping: the engine's criterion has left the sum of clipped gradients in `p.summed_grad`."""
 
-    def sum_clipped(self) -> None:
-        """Take over `p.grad`, without a copy.
+    def take(self, units: int) -> None:
+        """Take over `p.grad`, the sum of `units` clipped gradients, without a copy.
 
         Raises:
             RuntimeError: the sum isn't finite, which a released gradient never may be.
@@ -223,10 +238,19 @@ class PrivateGhostOptimizer(CorrelatedNoise, DPOptimizerFastGradientClipping):
         for p in self.params:
             grad = torch.zeros_like(p) if p.grad is None else p.grad
             if not torch.isfinite(grad).all():
-                raise RuntimeError("gradients: not finite after clipping; use the criterion that the engine returned")
+                raise self._refusal("gradients aren't finite after clipping; use grad_sample_mode='hooks'")
             p.summed_grad = grad if p.summed_grad is None else p.summed_grad.add_(grad)
             p.grad = None
-
-    def count(self, units: int) -> None:
-        """Note that a backward pass has summed this many units."""
         self._seen += units
+
+    def sum_clipped(self) -> None:
+        """Check that nothing but clipped gradients is there.
+
+        Raises:
+            RuntimeError: a gradient came from another loss, so nothing has clipped it.
+        """
+        if any(p.grad is not None for p in self.params):
+            raise self._refusal("gradients of a loss other than the engine's criterion, which nothing has clipped")
+        for p in self.params:
+            if p.summed_grad is None:
+                p.summed_grad = torch.zeros_like(p)
