@@ -192,7 +192,9 @@ def test_full_disk_is_told_and_keeps_the_last_checkpoint(images, tmp_path, monke
 def start(images: Path, out: Path, key_file: Path, *more: str) -> subprocess.Popen[bytes]:
     options = train_options(images, out, "--epochs", 15, "--checkpoint-seconds", 0, *more)
     command = [sys.executable, "-m", "bluegrad.cli", *options, "--unsafe-noise-key-file", str(key_file)]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    # one thread each: runs beside each other on few cores would wait for one another's threads
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment)
 
 
 def wait_for(path: Path, process: subprocess.Popen[bytes]) -> None:

@@ -101,20 +101,19 @@ def count_patterns(steps: int, separation: int, times: int, limit: int) -> int:
 
 
 def separated_patterns(steps: int, separation: int, times: int) -> Iterator[list[int]]:
-    """Patterns with gaps of at least `separation`, at most `times` long, to which no later step can be added."""
-    stack: list[list[int]] = [[first] for first in range(min(separation, steps) - 1, -1, -1)]
-    if times == 1:
-        stack = [[first] for first in range(steps)]
+    """Patterns of gaps of at least `separation`, at most `times` long, that aren't the head or tail of a longer one.
+
+    Between two participations any longer gap is tried too: with few of them, that may be their best use.
+    """
+    stack: list[list[int]] = [[first] for first in range(steps - 1, -1, -1)]
     while stack:
         pattern = stack.pop()
         following = pattern[-1] + separation
         if len(pattern) == times or following >= steps:
-            yield pattern
+            if len(pattern) == times or pattern[0] < separation:  # else an earlier step could be added
+                yield pattern
             continue
-        # with participations to spare, a gap of 2 b or more would leave room for one more in between;
-        # with none to spare it may be the best use of the last ones
-        last = steps - 1
-        stack.extend([*pattern, step] for step in range(last, following - 1, -1))
+        stack.extend([*pattern, step] for step in range(steps - 1, following - 1, -1))
 
 
 def separated_bound(gram: Array, separation: int, times: int) -> float:

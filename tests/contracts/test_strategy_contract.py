@@ -90,6 +90,7 @@ def test_taps_are_rows_of_the_noising(strategy):
         if taps is None:
             assert strategy.taps(0) is None, "taps are there for every step or for none"
             continue
+        assert len(taps) <= t + 1, "a tap on noise from before the first step would wrap around below"
         row = np.zeros(strategy.steps)
         row[t - np.arange(len(taps))] = taps
         assert row == pytest.approx(n[t], abs=1e-12)
@@ -146,6 +147,19 @@ def test_scores_equal_the_dense_ones(strategy):
         if n <= 8:
             patterns = dense.separated_patterns(n, law.separation, law.times)
             assert sensitivity >= dense.sign_sensitivity(c, patterns) * (1 - 1e-12)
+            low, up = dense.vector_truth(c, patterns)
+            assert sensitivity >= low * (1 - 1e-12)
+            assert not bg.certify(strategy, law).exact or sensitivity <= up * (1 + 1e-8)
+
+
+def test_a_scaled_twin_has_scaled_sensitivity_and_the_same_error(strategy):
+    n, c = strategy.steps, strategy.dense()
+    if c.shape != (n, n) or not np.allclose(c, dense.toeplitz(c[:, 0], n), rtol=0, atol=0):
+        pytest.skip("only Toeplitz strategies have a twin that is built from coefficients")
+    twin, work = bg.toeplitz(-3.0 * c[:, 0], n), bg.PrefixSum(n)
+    for law in (bg.SinglePass(n), bg.FixedEpochs(n, n), bg.MinSeparation(n, max(n // 3, 1), 3)):
+        assert bg.sensitivity(twin, law) == pytest.approx(3.0 * bg.sensitivity(strategy, law), rel=1e-7)
+        assert bg.rmse(twin, work, law) == pytest.approx(bg.rmse(strategy, work, law), rel=1e-7)
 
 
 def test_description_is_plain_and_determines_the_matrix(strategy):

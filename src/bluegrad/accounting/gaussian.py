@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import exp, expm1, inf, log, log1p
+from math import exp, expm1, log, log1p, pi, sqrt
 
+import numpy as np
 from scipy.optimize import brentq
-from scipy.special import log_ndtr
+from scipy.special import erfcx, log_ndtr
 
 # Relative margin of a root towards privacy: far above the rounding of the formula, far below what matters.
 MARGIN = 1e-9
@@ -72,10 +73,32 @@ def _towards(private: Callable[[float], bool], root: float) -> float:
 
 def _log_delta(multiplier: float, epsilon: float) -> float:
     """log delta, in logarithms so that delta = 1e-300 keeps its digits."""
+    if multiplier > _LARGE:
+        return _log_delta_by_quadrature(multiplier, epsilon)
     above = float(log_ndtr(0.5 / multiplier - epsilon * multiplier))
     below = epsilon + float(log_ndtr(-0.5 / multiplier - epsilon * multiplier))
-    gap = below - above
-    if gap >= 0.0:  # delta is below what the difference can resolve
-        return -inf
-    # log(e^above - e^below), by whichever form loses nothing
+    gap = below - above  # log(e^above - e^below), by whichever form loses nothing
     return above + (log1p(-exp(gap)) if gap < -0.7 else log(-expm1(gap)))
+
+
+def _log_delta_by_quadrature(multiplier: float, epsilon: float) -> float:
+    """The same where the two terms nearly cancel: delta = phi-weighted integral, all of one sign.
+
+    With u, v = epsilon s -+ 1/(2 s), e^epsilon e^(-v^2/2) = e^(-u^2/2), so that delta = e^(-u^2/2) / 2 times the
+    difference of erfcx(x / sqrt 2) at u and v, which is the integral of g(x) = sqrt(2/pi) - x erfcx(x / sqrt 2).
+    """
+    middle, half = epsilon * multiplier, 0.5 / multiplier
+    x = middle + half * _NODES
+    far = np.maximum(x, _FAR)
+    tail = np.polynomial.polynomial.polyval(1.0 / (far * far), _ASYMPTOTIC) * sqrt(2.0 / pi)
+    g = np.where(x > _FAR, tail, sqrt(2.0 / pi) - x * erfcx(np.minimum(x, _FAR) / sqrt(2.0)))
+    u = middle - half
+    return -0.5 * u * u + log(0.5 * half * float(_WEIGHTS @ g))
+
+
+# Above this multiplier the two terms of delta agree to a tenth and more.
+_LARGE = 10.0
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(10)
+# g(x) = sqrt(2/pi) (x^-2 - 3 x^-4 + 15 x^-6 - ...) beyond this x, to rounding.
+_FAR = 30.0
+_ASYMPTOTIC = (0.0, 1.0, -3.0, 15.0, -105.0, 945.0, -10395.0, 135135.0)
