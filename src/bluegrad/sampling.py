@@ -200,7 +200,7 @@ def batch_stream(participation: Participation, size: int, key: NoiseKey) -> Batc
     Example:
         >>> from bluegrad import FixedEpochs
         >>> stream = batch_stream(FixedEpochs(4, epochs=2), 6, NoiseKey(bytes(16)))
-        >>> [len(batch) for batch in stream], (stream.batch(0) == stream.batch(2)).all()
+        >>> [len(batch) for batch in stream], stream.batch(0).tolist() == stream.batch(2).tolist()
         ([3, 3], True)
     """
     raise Unsupported(f"no sampler draws {participation!r}")

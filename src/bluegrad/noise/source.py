@@ -34,6 +34,10 @@ class Source(ABC):
         """What can't be drawn again, a list of arrays a leaf."""
         return [[] for _ in self.sizes]
 
+    def rows(self, step: int) -> int:
+        """How many arrays a leaf `buffers` holds after `step` steps."""
+        return 0
+
     def restore(self, buffers: list[list[Floats]]) -> None:  # noqa: B027 - nor to restore
         """Take back what `buffers` gave."""
 
@@ -111,6 +115,10 @@ class Recurrent(Source):
     def buffers(self) -> list[list[Floats]]:
         """The last outputs of every leaf, newest first."""
         return [list(rows[: self._used]) for rows in self._kept]
+
+    def rows(self, step: int) -> int:
+        """As many as there have been steps, up to the recurrence's length."""
+        return min(step, self.strategy.memory)
 
     def restore(self, buffers: list[list[Floats]]) -> None:
         """Take back the last outputs."""

@@ -164,7 +164,19 @@ class NoiseStream:
         step = _checks.integer("state['step']", state.get("step"), minimum=0, fix="load what state_dict gave")
         if step > self.mechanism.steps:
             raise _checks.fail("state['step']", step, f"exceeds steps={self.mechanism.steps}", "load a valid state")
-        self._key = NoiseKey.from_hex(state["key"])
-        self._step = step
+        key = NoiseKey.from_hex(state.get("key", ""))
+        buffers = self._check_buffers(state.get("buffers"), step)
+        self._key, self._step = key, step
         self._source = self._make_source()
-        self._source.restore([[x.numpy().copy() for x in leaf] for leaf in state["buffers"]])
+        self._source.restore(buffers)
+
+    def _check_buffers(self, buffers: Any, step: int) -> list[list[Floats]]:
+        rows, sizes = self._source.rows(step), [shape.numel() for shape, _, _ in self._templates]
+        found = [[tuple(getattr(x, "shape", ())) for x in leaf] for leaf in buffers or []]
+        expected = [[(size,)] * rows for size in sizes]
+        if found != expected:
+            raise _checks.fail(
+                "state['buffers']", found, f"must be float32 arrays of shapes {expected} after step {step}",
+                "without them the noise can't go on; load what state_dict gave",
+            )  # fmt: skip
+        return [[x.numpy().astype(np.float32) for x in leaf] for leaf in buffers]
