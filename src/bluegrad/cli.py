@@ -272,7 +272,7 @@ def _train(
     plots: Any = importlib.import_module("bluegrad.plots")
     plots.training_curves(
         folder / "curves.png",
-        title=f"{result.mechanism.strategy!r}, epsilon {result.epsilon:.4g}, delta {settings.delta:g}",
+        title=f"{settings.mechanism}, epsilon {result.epsilon:.4g}, delta {settings.delta:g}",
         epochs=[m["epoch"] for m in result.metrics],
         accuracy=[m["test_accuracy"] for m in result.metrics],
         loss=[m["train_loss"] for m in result.metrics],

@@ -94,11 +94,16 @@ def comparison_table(results: dict[str, list[Result]]) -> Table:
     table = Table(
         title=f"Test accuracy at epsilon {first.settings.epsilon:g}, delta {first.settings.delta:g}, "
         f"{first.mechanism.steps} steps, {seeds} seed{'s' if seeds > 1 else ''}",
+        caption=f"Mean over seeds +- standard deviation; {law_text(first.mechanism.participation)}.",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
         title_justify="left",
+        caption_justify="left",
     )
-    table.add_column("mechanism")
-    for name in ("accuracy", "+- (seeds)", "lr", "epsilon", "noise multiplier", "sampling", "time a run"):
-        table.add_column(name, justify="right")
+    table.add_column("mechanism", no_wrap=True)
+    for name in ("accuracy", "+-", "lr", "epsilon", "noise\nmult.", "time\na run"):
+        table.add_column(name, justify="right", no_wrap=True)
     for name, runs in sorted(results.items(), key=lambda item: -mean(run.accuracy for run in item[1])):
         accuracies = [100.0 * run.accuracy for run in runs]
         table.add_row(
@@ -108,7 +113,6 @@ def comparison_table(results: dict[str, list[Result]]) -> Table:
             f"{runs[0].settings.lr:g}",
             f"{max(run.epsilon for run in runs):.6g}",
             f"{runs[0].mechanism.noise_multiplier:.5g}",
-            runs[0].mechanism.participation.describe()["law"],
             f"{mean(run.seconds for run in runs):.1f} s",
         )
     return table
