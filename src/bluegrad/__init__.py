@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from bluegrad.score import rmse as rmse
     from bluegrad.score import sensitivity as sensitivity
     from bluegrad.strategy import Strategy as Strategy
+    from bluegrad.strategy import banded_inverse_square_root as banded_inverse_square_root
     from bluegrad.strategy import banded_inverse_toeplitz as banded_inverse_toeplitz
+    from bluegrad.strategy import banded_square_root as banded_square_root
     from bluegrad.strategy import identity as identity
     from bluegrad.strategy import lambda_cgd as lambda_cgd
     from bluegrad.strategy import nu_dp_ftrl as nu_dp_ftrl
@@ -38,10 +40,12 @@ if TYPE_CHECKING:
     from bluegrad.strategy import toeplitz as toeplitz
     from bluegrad.training import PrivacyEngine as PrivacyEngine
     from bluegrad.workload import PrefixSum as PrefixSum
+    from bluegrad.workload import Sgd as Sgd
 
 # public name -> module that owns it
 _HOME = {
     "PrefixSum": "workload",
+    "Sgd": "workload",
     "SinglePass": "participation",
     "FixedEpochs": "participation",
     "MinSeparation": "participation",
@@ -51,6 +55,8 @@ _HOME = {
     "lambda_cgd": "strategy",
     "nu_dp_ftrl": "strategy",
     "square_root": "strategy",
+    "banded_square_root": "strategy",
+    "banded_inverse_square_root": "strategy",
     "toeplitz": "strategy",
     "banded_inverse_toeplitz": "strategy",
     "Sensitivity": "score",

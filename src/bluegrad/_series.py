@@ -54,8 +54,8 @@ def inverse(series: Array, length: int) -> Array:
         Coefficients, shape (length,).
     """
     if len(series) <= _BANDED:
-        return _inverse_banded(series, length)
-    out = _inverse_banded(series[:_BANDED], _BANDED)
+        return divide(np.ones(1), series, length)
+    out = divide(np.ones(1), series[:_BANDED], _BANDED)
     while len(out) < length:
         size = min(2 * len(out), length)
         # y <- y (2 - s y): every round doubles the number of right coefficients
@@ -65,22 +65,31 @@ def inverse(series: Array, length: int) -> Array:
     return out[:length]
 
 
-def _inverse_banded(series: Array, length: int) -> Array:
-    """Forward substitution in chunks that share one banded matrix, shape (p, chunk)."""
-    p, chunk = len(series), min(_CHUNK, length)
+def divide(numerator: Array, denominator: Array, length: int) -> Array:
+    """First `length` coefficients of numerator / denominator, the denominator short, in O(length p).
+
+    Forward substitution in chunks that share one banded matrix, shape (p, chunk).
+
+    Args:
+        numerator: coefficients, shape (q,).
+        denominator: coefficients, shape (p,), the first not zero.
+        length: how many coefficients to return.
+
+    Returns:
+        Coefficients, shape (length,).
+    """
+    p, chunk = len(denominator), min(_CHUNK, length)
     out = np.zeros(length)
-    if p == 1:
-        out[0] = 1.0 / series[0]
-        return out
-    bands = np.repeat(series[:, None], chunk, axis=1)
+    bands = np.repeat(denominator[:, None], chunk, axis=1)
     for start in range(0, length, chunk):
         size = min(chunk, length - start)
         right = np.zeros(chunk)
-        right[0] = 1.0 if start == 0 else 0.0
+        part = numerator[start : start + size]
+        right[: len(part)] = part
         carried = out[max(start - p + 1, 0) : start]
-        if start:
+        if len(carried):
             # rows of this chunk that still reach back into the one before
-            reach = multiply(carried, series, len(carried) + p - 1)[len(carried) :]
+            reach = multiply(carried, denominator, len(carried) + p - 1)[len(carried) :]
             right[: len(reach)] -= reach[:chunk]
         out[start : start + size] = blas.dtbsv(p - 1, bands, right, lower=1)[:size]
     return out

@@ -241,10 +241,7 @@ def errors(strategy: Strategy, workload: Workload) -> Array:
     n = strategy.noise_coefficients()
     if n is None:
         return np.linalg.norm(workload.dense() @ strategy.noising(), axis=1)
-    b = workload.product(n)
-    np.multiply(b, b, out=b)
-    np.cumsum(b, out=b)
-    return np.sqrt(b, out=b)
+    return workload.row_norms(n)
 
 
 def rmse(strategy: Strategy, workload: Workload, participation: Participation) -> float:

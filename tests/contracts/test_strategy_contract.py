@@ -18,7 +18,19 @@ EXAMPLES = {
     "identity": [lambda: bg.identity(1), lambda: bg.identity(6)],
     "lambda_cgd": [lambda: bg.lambda_cgd(1, 0.5), lambda: bg.lambda_cgd(7, 0.8), lambda: bg.lambda_cgd(40, 0.95)],
     "nu_dp_ftrl": [lambda: bg.nu_dp_ftrl(6, 0.1), lambda: bg.nu_dp_ftrl(8, 0.0), lambda: bg.nu_dp_ftrl(40, 0.01)],
-    "square_root": [lambda: bg.square_root(bg.PrefixSum(1)), lambda: bg.square_root(bg.PrefixSum(8))],
+    "square_root": [
+        lambda: bg.square_root(bg.PrefixSum(1)),
+        lambda: bg.square_root(bg.PrefixSum(8)),
+        lambda: bg.square_root(bg.Sgd(8, momentum=0.9, weight_decay=0.01, learning_rates=np.full(8, 0.5))),
+    ],
+    "banded_square_root": [
+        lambda: bg.banded_square_root(bg.PrefixSum(8), 3),
+        lambda: bg.banded_square_root(bg.Sgd(7, momentum=0.9, weight_decay=0.1), 4),
+    ],
+    "banded_inverse_square_root": [
+        lambda: bg.banded_inverse_square_root(bg.PrefixSum(8), 3),
+        lambda: bg.banded_inverse_square_root(bg.Sgd(40, momentum=0.5), 20),
+    ],
     "toeplitz": [
         lambda: bg.toeplitz([2.0], 5),
         lambda: bg.toeplitz([1.0, 0.5, 0.25], 8),

@@ -2,7 +2,9 @@
 
 from bluegrad.strategy.base import Strategy
 from bluegrad.strategy.series import (
+    banded_inverse_square_root,
     banded_inverse_toeplitz,
+    banded_square_root,
     identity,
     lambda_cgd,
     nu_dp_ftrl,
@@ -15,6 +17,8 @@ FACTORIES = (
     "lambda_cgd",
     "nu_dp_ftrl",
     "square_root",
+    "banded_square_root",
+    "banded_inverse_square_root",
     "toeplitz",
     "banded_inverse_toeplitz",
 )
@@ -22,7 +26,9 @@ FACTORIES = (
 __all__ = [
     "FACTORIES",
     "Strategy",
+    "banded_inverse_square_root",
     "banded_inverse_toeplitz",
+    "banded_square_root",
     "identity",
     "lambda_cgd",
     "nu_dp_ftrl",

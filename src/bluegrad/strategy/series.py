@@ -315,7 +315,77 @@ def square_root(workload: Workload) -> Strategy:
 
     Source: arXiv 2202.11205 (Fichtenberger, Henzinger, Upadhyay), theorem 1.
     """
+    _check_workload(workload)
+    root, inverse = workload.root(+1), workload.root(-1)
+    return Toeplitz("square_root", workload.steps, _workload_parameters(workload), given=root, given_noise=inverse)
+
+
+def banded_square_root(workload: Workload, bands: int) -> Strategy:
+    """BSR: the first `bands` coefficients of the square root C = A^(1/2) of a Toeplitz workload.
+
+    Args:
+        workload: a Toeplitz workload A, shape (n, n).
+        bands: number of bands of C, from 1 to n; streaming keeps bands - 1 model copies.
+
+    Returns:
+        The strategy, C of shape (n, n).
+
+    Raises:
+        ValueError: no or no Toeplitz workload, or bands outside 1 .. n.
+
+    Example:
+        >>> from bluegrad.workload import PrefixSum
+        >>> banded_square_root(PrefixSum(4), bands=2).coefficients()
+        array([1. , 0.5])
+
+    Source: arXiv 2405.13763, definition 1.
+    """
+    _check_bands(workload, bands)
+    parameters = {**_workload_parameters(workload), "bands": bands}
+    return Toeplitz("banded_square_root", workload.steps, parameters, given=workload.root(+1)[:bands].copy())
+
+
+def banded_inverse_square_root(workload: Workload, bands: int) -> Strategy:
+    """BISR: noise of the first `bands` coefficients of the inverse square root A^(-1/2) of a Toeplitz workload.
+
+    Args:
+        workload: a Toeplitz workload A, shape (n, n).
+        bands: number of bands of N = C^-1, from 1 to n.
+
+    Returns:
+        The strategy, C of shape (n, n).
+
+    Raises:
+        ValueError: no or no Toeplitz workload, or bands outside 1 .. n.
+
+    Example:
+        >>> from bluegrad.workload import PrefixSum
+        >>> banded_inverse_square_root(PrefixSum(4), bands=2).taps(3)
+        array([ 1. , -0.5])
+
+    Source: arXiv 2505.12128, section 3.
+    """
+    _check_bands(workload, bands)
+    parameters = {**_workload_parameters(workload), "bands": bands}
+    root = workload.root(-1)[:bands].copy()
+    return Toeplitz("banded_inverse_square_root", workload.steps, parameters, given_noise=root)
+
+
+def _check_workload(workload: Workload) -> None:
     if not isinstance(workload, Workload):
         raise _checks.fail("workload", workload, "must be a workload", "give bluegrad.PrefixSum(steps)")
-    parameters = {"workload": type(workload).__name__}
-    return Toeplitz("square_root", workload.steps, parameters, given=workload.root(+1), given_noise=workload.root(-1))
+
+
+def _check_bands(workload: Workload, bands: int) -> None:
+    _check_workload(workload)
+    fix = f"give 1 to steps={workload.steps} bands"
+    if _checks.integer("bands", bands, minimum=1, fix=fix) > workload.steps:
+        raise _checks.fail("bands", bands, f"must be at most steps={workload.steps}", fix)
+
+
+def _workload_parameters(workload: Workload) -> dict[str, Any]:
+    """What of a Toeplitz workload determines its root."""
+    named = {key: getattr(workload, key) for key in ("momentum", "weight_decay") if hasattr(workload, key)}
+    rates = getattr(workload, "learning_rates", None)
+    rate = {} if rates is None else {"learning_rate": float(rates[0])}
+    return {"workload": type(workload).__name__, **named, **rate}
