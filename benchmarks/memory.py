@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import bluegrad as bg
 
-SIDE, STEPS = 5000, 24
+SIDE, STEPS, REPEATS = 5000, 24, 3
 STRATEGIES = {
     "dp-sgd": lambda: bg.identity(STEPS),
     "lambda-cgd": lambda: bg.lambda_cgd(STEPS, 0.9),
@@ -58,6 +58,13 @@ def measure(name: str) -> dict[str, float]:
     return {"peak": peak, "seconds": median(times)}
 
 
+def least(name: str) -> dict[str, float]:
+    """The least peak and time of several processes: the allocator adds a copy by chance, but never saves one."""
+    command = [sys.executable, "-W", "ignore", __file__, "--one", name]
+    runs = [json.loads(subprocess.check_output(command, text=True)) for _ in range(REPEATS)]
+    return {key: min(run[key] for run in runs) for key in runs[0]}
+
+
 def main() -> None:
     """Measure every mechanism in a process of its own, print a table and write it as CSV."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -67,10 +74,7 @@ def main() -> None:
     if arguments.one:
         print(json.dumps(measure(arguments.one)))
         return
-    measured = {
-        name: json.loads(subprocess.check_output([sys.executable, __file__, "--one", name], text=True))
-        for name in STRATEGIES
-    }
+    measured = {name: least(name) for name in STRATEGIES}
     base, copy = measured["dp-sgd"], 4 * SIDE * SIDE
     rows = [
         {
