@@ -50,7 +50,7 @@ class Result:
 
     @property
     def seconds(self) -> float:
-        """Time of training and evaluation, of all sessions of the run."""
+        """Time of training and evaluation, interruptions left out."""
         return self.metrics[-1]["seconds"]
 
 
