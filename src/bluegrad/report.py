@@ -55,24 +55,35 @@ def _batches(result: Result) -> float:
     return result.mechanism.steps / result.settings.epochs
 
 
-def plan_table(rows: Sequence[PlanRow], *, epsilon: float, delta: float) -> Table:
-    """Table of a plan, least noise first."""
-    law = rows[0].mechanism.participation
+def _ranking(*, title: str, caption: str, words: Sequence[str], numbers: Sequence[str]) -> Table:
+    """An empty table of mechanisms that fits 80 columns."""
     table = Table(
-        title=f"{law.steps:,} steps, epsilon {epsilon:g}, delta {delta:g}: {law_text(law)}",
-        caption="Errors of the prefix sum in units of the clip norm; sens. is the sensitivity. RMSE and max error are "
-        "at noise multiplier 1; noise = RMSE x noise multiplier ranks mechanisms at this guarantee. Memory counts "
-        "model copies beyond DP-SGD.",
+        title=title,
+        caption=caption,
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
         pad_edge=False,
         title_justify="left",
         caption_justify="left",
     )
-    table.add_column("mechanism", no_wrap=True)
-    table.add_column("parameter", no_wrap=True)
-    for name in ("sens.", "noise\nmult.", "RMSE", "max\nerror", "noise", "memory"):
+    for name in words:
+        table.add_column(name, no_wrap=True)
+    for name in numbers:
         table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def plan_table(rows: Sequence[PlanRow], *, epsilon: float, delta: float) -> Table:
+    """Table of a plan, least noise first."""
+    law = rows[0].mechanism.participation
+    table = _ranking(
+        title=f"{law.steps:,} steps, epsilon {epsilon:g}, delta {delta:g}: {law_text(law)}",
+        caption="Errors of the prefix sum in units of the clip norm; sens. is the sensitivity. RMSE and max error are "
+        "at noise multiplier 1; noise = RMSE x noise multiplier ranks mechanisms at this guarantee. Memory counts "
+        "model copies beyond DP-SGD.",
+        words=("mechanism", "parameter"),
+        numbers=("sens.", "noise\nmult.", "RMSE", "max\nerror", "noise", "memory"),
+    )
     for row in rows:
         table.add_row(
             row.name,
@@ -91,19 +102,13 @@ def comparison_table(results: dict[str, list[Result]]) -> Table:
     """Mechanisms side by side, the best mean accuracy first."""
     first = next(iter(results.values()))[0]
     seeds = len(next(iter(results.values())))
-    table = Table(
+    table = _ranking(
         title=f"Test accuracy at epsilon {first.settings.epsilon:g}, delta {first.settings.delta:g}, "
         f"{first.mechanism.steps} steps, {seeds} seed{'s' if seeds > 1 else ''}",
         caption=f"Mean over seeds +- standard deviation; {law_text(first.mechanism.participation)}.",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-        title_justify="left",
-        caption_justify="left",
+        words=("mechanism",),
+        numbers=("accuracy", "+-", "lr", "epsilon", "noise\nmult.", "time\na run"),
     )
-    table.add_column("mechanism", no_wrap=True)
-    for name in ("accuracy", "+-", "lr", "epsilon", "noise\nmult.", "time\na run"):
-        table.add_column(name, justify="right", no_wrap=True)
     for name, runs in sorted(results.items(), key=lambda item: -mean(run.accuracy for run in item[1])):
         accuracies = [100.0 * run.accuracy for run in runs]
         table.add_row(

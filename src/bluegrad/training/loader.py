@@ -64,8 +64,8 @@ class PrivateDataLoader(DataLoader[Any]):
         optimizer = self._optimizer
         optimizer.discard_partial()
         if self._own_generator is not None:
-            # workers' seeds depend on the step alone, and the global generator isn't touched: a run that was
-            # interrupted draws what the uninterrupted one does
+            # workers' seeds depend on the step that an iteration starts at, and the global generator isn't touched:
+            # a run interrupted between epochs draws what the uninterrupted one does
             self._own_generator.manual_seed(optimizer.steps_taken)
         optimizer.batches.watched = True
         before, handed, batches = optimizer.calls, 0, super().__iter__()
