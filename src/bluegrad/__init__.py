@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from bluegrad.strategy import square_root as square_root
     from bluegrad.strategy import toeplitz as toeplitz
     from bluegrad.training import PrivacyEngine as PrivacyEngine
+    from bluegrad.workload import DenseWorkload as DenseWorkload
     from bluegrad.workload import PrefixSum as PrefixSum
     from bluegrad.workload import Sgd as Sgd
 
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 _HOME = {
     "PrefixSum": "workload",
     "Sgd": "workload",
+    "DenseWorkload": "workload",
     "SinglePass": "participation",
     "FixedEpochs": "participation",
     "MinSeparation": "participation",

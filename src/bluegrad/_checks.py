@@ -89,6 +89,25 @@ def vector(name: str, value: ArrayLike, *, longest: int | None = None, fix: str)
     return x
 
 
+def matrix(name: str, value: ArrayLike, *, fix: str) -> NDArray[np.float64]:
+    """Return `value` as a read-only float64 matrix, non-empty and finite.
+
+    Raises:
+        ValueError: wrong shape, no entry, or an entry that isn't finite.
+    """
+    try:
+        x = np.array(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise fail(name, type(value).__name__, "must be rows of numbers, equally long", fix) from None
+    if x.ndim != 2 or x.size == 0:
+        raise fail(f"{name}.shape", x.shape, "must be two-dimensional and not empty", fix)
+    if not np.isfinite(x).all():
+        i, j = (int(index[0]) for index in np.nonzero(~np.isfinite(x)))
+        raise fail(f"{name}[{i}, {j}]", float(x[i, j]), "must be finite", fix)
+    x.flags.writeable = False
+    return x
+
+
 def epsilon(value: Any, name: str = "epsilon") -> float:
     """Return a privacy budget epsilon > 0.
 

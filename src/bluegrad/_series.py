@@ -65,6 +65,26 @@ def inverse(series: Array, length: int) -> Array:
     return out[:length]
 
 
+def inverse_root(series: Array, length: int) -> Array:
+    """First `length` coefficients of series^(-1/2), by Newton's doubling in O(length log length).
+
+    Args:
+        series: coefficients, shape (p,), the first positive.
+        length: how many coefficients to return.
+
+    Returns:
+        Coefficients, shape (length,).
+    """
+    out = np.array([series[0] ** -0.5])
+    while len(out) < length:
+        size = min(2 * len(out), length)
+        # y <- y (3 - s y^2) / 2: every round doubles the number of right coefficients
+        residual = -multiply(series, multiply(out, out, size), size)
+        residual[0] += 3.0
+        out = 0.5 * multiply(out, residual, size)
+    return out[:length]
+
+
 def divide(numerator: Array, denominator: Array, length: int) -> Array:
     """First `length` coefficients of numerator / denominator, the denominator short, in O(length p).
 
