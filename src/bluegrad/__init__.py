@@ -30,14 +30,22 @@ if TYPE_CHECKING:
     from bluegrad.score import rmse as rmse
     from bluegrad.score import sensitivity as sensitivity
     from bluegrad.strategy import Strategy as Strategy
+    from bluegrad.strategy import banded as banded
     from bluegrad.strategy import banded_inverse_square_root as banded_inverse_square_root
     from bluegrad.strategy import banded_inverse_toeplitz as banded_inverse_toeplitz
     from bluegrad.strategy import banded_square_root as banded_square_root
+    from bluegrad.strategy import buffered_toeplitz as buffered_toeplitz
+    from bluegrad.strategy import column_normalized as column_normalized
+    from bluegrad.strategy import dense as dense
+    from bluegrad.strategy import fourier as fourier
+    from bluegrad.strategy import full_batch as full_batch
     from bluegrad.strategy import identity as identity
     from bluegrad.strategy import lambda_cgd as lambda_cgd
     from bluegrad.strategy import nu_dp_ftrl as nu_dp_ftrl
     from bluegrad.strategy import square_root as square_root
+    from bluegrad.strategy import stamped as stamped
     from bluegrad.strategy import toeplitz as toeplitz
+    from bluegrad.strategy import tree_aggregation as tree_aggregation
     from bluegrad.training import PrivacyEngine as PrivacyEngine
     from bluegrad.workload import DenseWorkload as DenseWorkload
     from bluegrad.workload import PrefixSum as PrefixSum
@@ -61,6 +69,14 @@ _HOME = {
     "banded_inverse_square_root": "strategy",
     "toeplitz": "strategy",
     "banded_inverse_toeplitz": "strategy",
+    "buffered_toeplitz": "strategy",
+    "banded": "strategy",
+    "dense": "strategy",
+    "full_batch": "strategy",
+    "tree_aggregation": "strategy",
+    "fourier": "strategy",
+    "stamped": "strategy",
+    "column_normalized": "strategy",
     "Sensitivity": "score",
     "certify": "score",
     "sensitivity": "score",

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from bluegrad.noise import kernel
 from bluegrad.noise.key import NoiseKey
 from bluegrad.strategy import Strategy
-from bluegrad.strategy.series import REPLAYED_BANDS
+from bluegrad.strategy.base import REPLAYED_BANDS
 
 Floats = NDArray[np.float32]
 _BLOCK = 1 << 15  # elements summed over all taps while they stay in cache; smaller than a kernel's block
