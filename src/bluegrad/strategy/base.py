@@ -57,6 +57,7 @@ class Strategy(ABC):
 
     def noise_columns(self) -> Iterator[Array]:
         """Blocks (steps, r) of columns of a matrix M with M M^T = N N^T, for errors in little memory."""
+        check_dense(self, "errors")
         yield self.causal()
 
     def coefficients(self) -> Array | None:
@@ -76,10 +77,11 @@ class Strategy(ABC):
         """(C^T C)[i, j] = 0 wherever |i - j| is at least this."""
         return self.steps
 
-    def gram(self, steps: NDArray[np.intp]) -> Array:
-        """C^T C on the given steps, shape (k, k)."""
-        columns = self.dense()[:, steps]
-        return np.asarray(columns.T @ columns)
+    def gram_diagonal(self, lag: int) -> Array:
+        """(C^T C)[i, i + lag] for i = 0 .. steps - lag - 1."""
+        check_dense(self, "Gram matrix")
+        c = self.dense()
+        return np.asarray(np.einsum("ij,ij->j", c[:, : self.steps - lag], c[:, lag:]))
 
     def column_norms(self) -> Array:
         """Norms of C's columns, shape (steps,)."""

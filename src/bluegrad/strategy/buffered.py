@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.linalg import toeplitz as _dense_toeplitz
 
 from bluegrad import _checks
@@ -67,9 +67,9 @@ class Buffered(Strategy):
     def _series(self) -> Strategy:
         return Toeplitz("buffered_toeplitz", self.steps, {}, self._c, self._n)
 
-    def gram(self, steps: NDArray[np.intp]) -> Array:
-        """C^T C on the given steps, shape (k, k)."""
-        return self._series.gram(steps)
+    def gram_diagonal(self, lag: int) -> Array:
+        """(C^T C)[i, i + lag]."""
+        return self._series.gram_diagonal(lag)
 
     def column_norms(self) -> Array:
         """Norms of C's columns."""

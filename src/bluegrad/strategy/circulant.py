@@ -109,9 +109,9 @@ class Fourier(Strategy):
         product[0] -= power
         return float(np.abs(product).max() / power)
 
-    def gram(self, steps: NDArray[np.intp]) -> Array:
-        """C^T C on the given steps, shape (k, k), in O(k^2)."""
-        return self._x[np.abs(np.subtract.outer(steps, steps))]
+    def gram_diagonal(self, lag: int) -> Array:
+        """(C^T C)[i, i + lag]: constant."""
+        return np.full(self.steps - lag, self._x[lag])
 
     def gram_coefficients(self) -> Array:
         """First row of C^T C, shape (steps,)."""

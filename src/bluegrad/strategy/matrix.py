@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.linalg import solve_banded
 
 from bluegrad import _checks
@@ -77,9 +77,9 @@ class Dense(Strategy):
         """L = R^-1, shape (steps, steps)."""
         return self._l
 
-    def gram(self, steps: NDArray[np.intp]) -> Array:
-        """C^T C on the given steps."""
-        return self._x[np.ix_(steps, steps)]
+    def gram_diagonal(self, lag: int) -> Array:
+        """(C^T C)[i, i + lag]."""
+        return np.diagonal(self._x, lag)
 
     def column_norms(self) -> Array:
         """Norms of C's columns."""
@@ -139,12 +139,12 @@ class Banded(Strategy):
         check_dense(self, "inverse")
         return np.tril(solve_banded((self.bands - 1, 0), np.ascontiguousarray(self.columns.T), np.eye(self.steps)))
 
-    def gram(self, steps: NDArray[np.intp]) -> Array:
-        """C^T C on the given steps, shape (k, k), in O(n k^2)."""
-        out = np.zeros((self.steps + self.bands, len(steps)))
-        for column, first in zip(out.T, steps):
-            column[first : first + self.bands] = self.columns[first]
-        return out.T @ out
+    def gram_diagonal(self, lag: int) -> Array:
+        """(C^T C)[i, i + lag] in O(n bands)."""
+        n, p = self.steps, self.bands
+        if lag >= p:
+            return np.zeros(n - lag)
+        return np.asarray(np.einsum("ij,ij->i", self.columns[: n - lag, lag:], self.columns[lag:, : p - lag]))
 
     def column_norms(self) -> Array:
         """Norms of C's columns."""

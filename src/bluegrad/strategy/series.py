@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.linalg import toeplitz as _dense_toeplitz
 
 from bluegrad import _checks, _series
@@ -86,13 +86,12 @@ class Toeplitz(Strategy):
         """Bands of C."""
         return len(self._c)
 
-    def gram(self, steps: NDArray[np.intp]) -> Array:
-        """C^T C on the given steps, shape (k, k), in O(n k^2)."""
-        columns = np.zeros((self.steps, len(steps)))
-        for column, first in zip(columns.T, steps):
-            part = self._c[: self.steps - first]
-            column[first : first + len(part)] = part
-        return columns.T @ columns
+    def gram_diagonal(self, lag: int) -> Array:
+        """(C^T C)[i, i + lag] in O(n): partial sums of c_l c_(l + lag), the fewer the later the column."""
+        out = np.zeros(self.steps - lag)
+        later = self._c[lag:]
+        out[: len(later)] = later * self._c[: len(later)]
+        return np.cumsum(out)[::-1]
 
     def column_norms(self) -> Array:
         """Norms of C's columns: column j ends after n - j entries."""

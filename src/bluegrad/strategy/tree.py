@@ -13,7 +13,6 @@ from math import sqrt
 from typing import Any, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bluegrad import _checks
 from bluegrad.strategy.base import Array, State, Strategy, check_dense, check_horizon, check_prefix, stepped
@@ -79,9 +78,10 @@ class Tree(Strategy):
         check_dense(self, "noise")
         return stepped(self)
 
-    def gram(self, steps: NDArray[np.intp]) -> Array:
-        """Number of nodes above both steps, shape (k, k)."""
-        apart = np.bitwise_xor.outer(np.asarray(steps, dtype=np.int64), np.asarray(steps, dtype=np.int64))
+    def gram_diagonal(self, lag: int) -> Array:
+        """(C^T C)[i, i + lag]: the number of nodes above both steps."""
+        i = np.arange(self.steps - lag, dtype=np.int64)
+        apart = i ^ (i + lag)
         # the lowest common node of i and j has the level of the highest bit in which they differ, plus one
         return self.height + 1.0 - np.frexp(apart.astype(np.float64))[1]
 
@@ -180,8 +180,8 @@ def _full(t: int, steps: int, height: int) -> tuple[list[float], float]:
     """Weights on the block sums and scale of the new normal for the pseudo-inverse.
 
     The noise has precision C^T C: minus twice its log density is the sum over nodes of the squared sum below each.
-    Given the past, only t's ancestors matter, with the past's part S_l of their sums; the sums R_l of the subtrees to t's
-    right are integrated out from the root down, which leaves p (y + m)^2 with m linear in the block sums.
+    Given the past, only t's ancestors matter, with the past's part S_l of their sums; the sums R_l of the subtrees to
+    t's right are integrated out from the root down, which leaves p (y + m)^2 with m linear in the block sums.
     """
     bits = [level for level in range(height + 1) if t >> level & 1]
     precision, mean = 0.0, np.zeros(len(bits))

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bluegrad import _checks
 from bluegrad.strategy.base import (
@@ -50,9 +49,9 @@ class Prefix(Strategy):
         """Bands of C^T C."""
         return min(self.whole.bands, self.steps)
 
-    def gram(self, steps: NDArray[np.intp]) -> Array:
-        """C^T C on the given steps: what the whole strategy gives away of them, never less than its first releases."""
-        return self.whole.gram(steps)
+    def gram_diagonal(self, lag: int) -> Array:
+        """(C^T C)[i, i + lag], of the whole strategy: it gives away no less than its first releases."""
+        return self.whole.gram_diagonal(lag)[: self.steps - lag]
 
     def gram_coefficients(self) -> Array | None:
         """First row of C^T C where that is a Toeplitz matrix."""
@@ -135,9 +134,9 @@ class ColumnScaled(Strategy):
         """As the inner strategy's."""
         return self.inner.bands
 
-    def gram(self, steps: NDArray[np.intp]) -> Array:
-        """C^T C on the given steps."""
-        return self.inner.gram(steps) / np.outer(self.norms[steps], self.norms[steps])
+    def gram_diagonal(self, lag: int) -> Array:
+        """(C^T C)[i, i + lag]."""
+        return self.inner.gram_diagonal(lag) / (self.norms[: self.steps - lag] * self.norms[lag:])
 
     def column_norms(self) -> Array:
         """Ones over the strategy's own horizon, less where it is a prefix of it."""
@@ -225,14 +224,13 @@ class Stamped(Strategy):
         """As the inner strategy's."""
         return self.inner.bands
 
-    def gram(self, steps: NDArray[np.intp]) -> Array:
-        """C^T C on the given steps: the inner strategy's on those of each block, 0 between blocks."""
-        block, within = np.divmod(np.asarray(steps), self.inner.steps)
-        out = np.zeros((len(block), len(block)))
-        for s in np.unique(block):
-            here = np.flatnonzero(block == s)
-            out[np.ix_(here, here)] = self.inner.gram(within[here])
-        return out
+    def gram_diagonal(self, lag: int) -> Array:
+        """(C^T C)[i, i + lag]: the inner strategy's within a block, 0 between blocks."""
+        b = self.inner.steps
+        out = np.zeros(self.steps)
+        if lag < b:
+            out.reshape(self.repeats, b)[:, : b - lag] = self.inner.gram_diagonal(lag)
+        return out[: self.steps - lag]
 
     def column_norms(self) -> Array:
         """The inner strategy's, repeated."""
