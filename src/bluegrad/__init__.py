@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from bluegrad.mechanism import Mechanism as Mechanism
     from bluegrad.noise.key import NoiseKey as NoiseKey
     from bluegrad.noise.stream import NoiseStream as NoiseStream
+    from bluegrad.optimize import approximated as approximated
     from bluegrad.participation import FixedEpochs as FixedEpochs
     from bluegrad.participation import MinSeparation as MinSeparation
     from bluegrad.participation import Poisson as Poisson
@@ -77,6 +78,7 @@ _HOME = {
     "fourier": "strategy",
     "stamped": "strategy",
     "column_normalized": "strategy",
+    "approximated": "optimize",
     "Sensitivity": "score",
     "certify": "score",
     "sensitivity": "score",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ import torch
 from bluegrad import _checks
 from bluegrad.mechanism import Mechanism
 from bluegrad.noise.key import NoiseKey, require_key
-from bluegrad.noise.source import Floats, Source, choose_source
+from bluegrad.noise.place import Device, Floats, choose_places
+from bluegrad.noise.source import Source, choose_source
 from bluegrad.strategy.base import check_horizon
 
 GENERATOR = "Philox4x32-10, Box-Muller in float32"
@@ -33,9 +35,12 @@ class NoiseStream:
         like: tensors whose shapes, dtypes and devices the noise shall have, one a leaf, in a fixed order.
         clip_norm: largest norm of one unit's contribution to a step.
         key: a fresh NoiseKey.
+        history: where noise that isn't drawn again is kept: "host" memory, the parameters' "device", or a folder, in
+            which a nameless file is mapped into memory. The numbers don't depend on it.
 
     Raises:
-        ValueError: no or non-floating tensors, a clip norm that isn't above 0, or a key that is no NoiseKey.
+        ValueError: no or non-floating tensors, a clip norm that isn't above 0, a key that is no NoiseKey, or a history
+            that is neither of the words nor a folder.
 
     Example:
         >>> from bluegrad import FixedEpochs, calibrate, lambda_cgd
@@ -48,7 +53,15 @@ class NoiseStream:
     Source: arXiv 2601.22334, algorithm 1 (regeneration).
     """
 
-    def __init__(self, mechanism: Mechanism, like: Sequence[torch.Tensor], *, clip_norm: float, key: NoiseKey) -> None:
+    def __init__(
+        self,
+        mechanism: Mechanism,
+        like: Sequence[torch.Tensor],
+        *,
+        clip_norm: float,
+        key: NoiseKey,
+        history: str | Path = "host",
+    ) -> None:
         if not isinstance(mechanism, Mechanism):
             raise _checks.fail("mechanism", mechanism, "must be a Mechanism", "bluegrad.calibrate makes one")
         if len(like) == 0 or not all(isinstance(x, torch.Tensor) and x.is_floating_point() for x in like):
@@ -63,12 +76,13 @@ class NoiseStream:
         self._key = require_key(key)
         self._templates = [(x.shape, x.dtype, x.device) for x in like]
         self._step = 0
+        self._places = choose_places(history, [device for _, _, device in self._templates])
         self._source = self._make_source()
 
     def _make_source(self) -> Source:
         sizes = [shape.numel() for shape, _, _ in self._templates]
         scale = self.mechanism.noise_scale(self.clip_norm)
-        return choose_source(self.mechanism.strategy, sizes, scale, self._key)
+        return choose_source(self.mechanism.strategy, sizes, scale, self._key, self._places)
 
     @property
     def steps_taken(self) -> int:
@@ -111,6 +125,11 @@ class NoiseStream:
         count = tensor.numel()
         if tensor.is_contiguous() and tensor.device.type == "cpu" and tensor.dtype == torch.float32:
             self._source.add(tensor.view(-1).numpy(), self._step, leaf, 0)
+            return
+        if isinstance(self._places[leaf], Device):
+            noise = torch.zeros(count, dtype=torch.float32, device=tensor.device)
+            self._source.add(noise, self._step, leaf, 0)
+            tensor.add_(noise.to(tensor.dtype).view(tensor.shape))
             return
         # elements are numbered in logical order, whatever the memory format
         chunk = _CHUNK if tensor.is_contiguous() else max(count, 1)

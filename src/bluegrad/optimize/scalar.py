@@ -12,7 +12,7 @@ from bluegrad.participation import Participation
 from bluegrad.strategy import Strategy
 from bluegrad.workload import Workload
 
-_LOSSES: dict[str, Callable[[Strategy, Workload, Participation], float]] = {
+LOSSES: dict[str, Callable[[Strategy, Workload, Participation], float]] = {
     "rmse": score.rmse,
     "max_error": score.max_error,
 }
@@ -76,7 +76,7 @@ _BELOW_ONE = float(np.nextafter(1.0, 0.0))
 
 def _best(member: Callable[[float], Strategy], workload: Workload, participation: Participation, loss: str) -> Strategy:
     """Minimise over the damping d in (0, 1], as log d: losses change with the scale of d, not with d."""
-    value = _LOSSES[_checks.choice("loss", loss, tuple(_LOSSES))]
+    value = LOSSES[_checks.choice("loss", loss, tuple(LOSSES))]
 
     def objective(log_damping: float) -> float:
         return value(member(float(np.exp(min(log_damping, 0.0)))), workload, participation)

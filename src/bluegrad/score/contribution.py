@@ -133,7 +133,7 @@ def _by_patterns(participation: FixedEpochs, strategy: Strategy) -> Sensitivity:
     if min(float(diagonal.min()) for diagonal in diagonals) >= 0.0:
         total = sum((1.0 + (m > 0)) * d.reshape(k - m, b).sum(axis=0) for m, d in enumerate(diagonals))
         return Sensitivity(sqrt(float(np.max(total))), True, "non-negative Gram matrix")
-    return _largest([_patterns.worst_contribution(_pattern_gram(diagonals, s, b)) for s in range(b)])
+    return _largest_of([_pattern_gram(diagonals, s, b) for s in range(b)])
 
 
 @_certify.register
@@ -154,7 +154,7 @@ def _(participation: MinSeparation, strategy: Strategy) -> Sensitivity:
     if n <= DENSE_STEPS and _patterns.count_patterns(n, b, k, _ENUMERATED) <= _ENUMERATED:
         gram = _gram(strategy)
         patterns = _patterns.separated_patterns(n, b, k)
-        return _largest([_patterns.worst_contribution(gram[np.ix_(p, p)]) for p in patterns])
+        return _largest_of([gram[np.ix_(p, p)] for p in patterns])
     return _any_separated(strategy, participation)
 
 
@@ -246,6 +246,18 @@ def _gram(strategy: Strategy) -> Array:
         i = np.arange(n - lag)
         out[i, i + lag] = out[i + lag, i] = strategy.gram_diagonal(lag)
     return out
+
+
+def _largest_of(grams: list[Array]) -> Sensitivity:
+    """The largest over patterns; those whose absolute sum can't beat what is found aren't solved."""
+    order = sorted(grams, key=lambda gram: -float(np.abs(gram).sum()))
+    worst = [_patterns.worst_contribution(order[0])]
+    for gram, before in zip(order[1:], order):
+        if float(np.abs(gram).sum()) <= max(w.squared for w in worst):
+            break
+        if not np.array_equal(gram, before):
+            worst.append(_patterns.worst_contribution(gram))
+    return _largest(worst)
 
 
 def _largest(worst: list[_patterns.Worst]) -> Sensitivity:

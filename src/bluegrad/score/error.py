@@ -102,6 +102,11 @@ def _errors(strategy: Strategy, workload: Workload) -> Array:
     n = strategy.noise_coefficients()
     if n is not None:
         return workload.row_norms(n)
+    inner, repeats = strategy.repetition()
+    if repeats > 1:
+        repeated = workload.repeated(lambda once: _errors(inner, once), inner.steps)
+        if repeated is not None:
+            return repeated
     state = workload.init()
     if strategy.steps > _FEW_STEPS and state is not None:
         kept = max(strategy.kept(t) for t in range(strategy.steps))

@@ -60,6 +60,10 @@ class Strategy(ABC):
         check_dense(self, "errors")
         yield self.causal()
 
+    def repetition(self) -> tuple[Strategy, int]:
+        """What the strategy repeats, and how often: itself once where it doesn't."""
+        return self, 1
+
     def coefficients(self) -> Array | None:
         """Leading coefficients of C without trailing zeros where C is a Toeplitz matrix, else None."""
         return None

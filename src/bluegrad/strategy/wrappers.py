@@ -210,6 +210,10 @@ class Stamped(Strategy):
         check_dense(self, "noise")
         return np.asarray(np.kron(np.eye(self.repeats), self.inner.causal()))
 
+    def repetition(self) -> tuple[Strategy, int]:
+        """The inner strategy."""
+        return self.inner, self.repeats
+
     def noise_columns(self) -> Iterator[Array]:
         """The inner strategy's, block by block."""
         b = self.inner.steps

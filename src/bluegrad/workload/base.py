@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,6 +56,15 @@ class Workload(ABC):
         """Rows of A T in turn, shape (steps,) each: row t is T^T a_t."""
         for row in self.dense():
             yield np.convolve(row[::-1], coefficients)[: self.steps][::-1]
+
+    def repeated(self, row_norms: Callable[[Workload], Array], steps: int) -> Array | None:
+        """Row norms of A (I (x) L), shape (steps of A,), where those of one repetition tell them, else None.
+
+        Args:
+            row_norms: row norms of A' L for a workload A' over one repetition.
+            steps: steps of one repetition.
+        """
+        return None
 
     def root(self, sign: int) -> Array:
         """Coefficients of A^(1/2) for sign +1 and of A^(-1/2) for sign -1, shape (steps,).
@@ -122,6 +131,11 @@ class PrefixSum(Workload):
     def solve(self, x: Array) -> Array:
         """A^-1 x: differences."""
         return np.diff(x, axis=0, prepend=np.zeros_like(x[:1]))
+
+    def repeated(self, row_norms: Callable[[Workload], Array], steps: int) -> Array:
+        """Every repetition starts from the last sum of the one before."""
+        once = row_norms(PrefixSum(steps)) ** 2
+        return np.sqrt(np.arange(self.steps // steps)[:, None] * once[-1] + once).reshape(-1)
 
     def coefficients(self) -> Array:
         """Ones."""
