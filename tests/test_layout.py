@@ -16,6 +16,7 @@ SOURCE = Path(bluegrad.__file__).parent
 # Every module imports only from entries above its own.
 ORDER = (
     "_checks",
+    "_files",
     "_series",
     "_patterns",
     "workload",

@@ -32,7 +32,7 @@ app = typer.Typer(
 USER_ERROR, INTERRUPTED = 2, 130
 
 Mechanism = Annotated[str, typer.Option(help=f"One of {', '.join(FAMILIES)}.")]
-Parameter = Annotated[str, typer.Option(help="lam of lambda-cgd, nu of nu-dp-ftrl, or auto: the least RMSE.")]
+Parameter = Annotated[str, typer.Option(help="The mechanism's lam, nu, bands or stamps, or auto: the least RMSE.")]
 Epsilon = Annotated[float, typer.Option(help="Privacy budget of the whole run.")]
 Delta = Annotated[float, typer.Option(help="Failure probability.")]
 Epochs = Annotated[int, typer.Option(help="Passes over the data.")]
@@ -104,11 +104,28 @@ def plan(
     epochs: Annotated[int, typer.Option(help="Passes over the data; must divide the steps.")] = 20,
     epsilon: Epsilon = 8.0,
     delta: Delta = 1e-5,
+    plot: Annotated[Path, typer.Option(help="PNG file for the frontier of noise against memory.")] = Path("plan.png"),
 ) -> None:
     """Show what every mechanism costs, without data or training."""
     with _user_errors():
-        rows = make_plan(FixedEpochs(steps, epochs), epsilon=epsilon, delta=delta)
-        Console().print(report.plan_table(rows, epsilon=epsilon, delta=delta))
+        console = Console()
+        with Progress(TextColumn("planning {task.description}"), BarColumn(), console=console, transient=True) as bar:
+            task = bar.add_task("", total=None)
+            result = make_plan(
+                FixedEpochs(steps, epochs), epsilon=epsilon, delta=delta,
+                progress=lambda name, done, total: bar.update(task, description=name, completed=done, total=total),
+            )  # fmt: skip
+        plots: Any = importlib.import_module("bluegrad.plots")
+        plots.frontier(
+            plot,
+            title=f"{steps:,} steps, {epochs} epochs, epsilon {epsilon:g}, delta {delta:g}, no amplification",
+            rows=[(row.name, row.memory, row.noise) for row in result.rows],
+            best=[row.name for row in result.frontier],
+        )
+        console.print(report.plan_table(result, epsilon=epsilon, delta=delta))
+        for name, reason in result.left_out.items():
+            console.print(f"left out: {name}: {reason}", soft_wrap=True, highlight=False)
+        console.print(f"plot: {plot}", soft_wrap=True)
 
 
 @app.command()

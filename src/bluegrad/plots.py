@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from io import BytesIO
+from math import log, log1p
 from pathlib import Path
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FormatStrFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from bluegrad.training.checkpoint import write_atomically
+from bluegrad._files import write_atomically
 
 # Colour-blind safe (Okabe and Ito), blue first.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -71,6 +72,66 @@ def comparison(path: Path, *, title: str, curves: dict[str, list[list[float]]]) 
     axes.legend(loc="lower right", title="after the last epoch")
     axes.set_title(title, fontsize=10)
     _write(figure, path)
+
+
+def frontier(path: Path, *, title: str, rows: Sequence[tuple[str, int, float]], best: Sequence[str]) -> None:
+    """Draw every mechanism's noise against its memory, with the frontier of those that no other beats in both.
+
+    Args:
+        path: PNG file to write.
+        title: steps and guarantee.
+        rows: name, model copies and noise of every mechanism.
+        best: names on the frontier.
+
+    Raises:
+        OSError: the file can't be written.
+    """
+    figure = Figure(figsize=(8.0, 5.0), layout="constrained")
+    axes = figure.subplots()
+    edge = sorted((memory, noise) for name, memory, noise in rows if name in best)
+    most = max(memory for _, memory, _ in rows)
+    x, y = [memory for memory, _ in edge], [noise for _, noise in edge]
+    axes.step([*x, max(2 * most, 1)], [*y, y[-1]], where="post", color=COLOURS[0], alpha=0.6, label="frontier")
+    for name, memory, noise in rows:
+        on = name in best
+        axes.plot(memory, noise, "o", color=COLOURS[0] if on else "0.55", markersize=7 if on else 5)
+    for name, memory, noise, low in _labels(rows, best):
+        axes.annotate(
+            name, (memory, noise), xytext=(7, low), textcoords="offset points", fontsize=8, va="center",
+            color=COLOURS[0] if name in best else "0.35",
+        )  # fmt: skip
+    axes.set_xscale("symlog", linthresh=1)
+    axes.set_yscale("log")
+    axes.set(xlim=(-0.25, max(15 * most, 2)), xlabel="memory (model copies beyond DP-SGD)")
+    axes.set(ylim=_limits(rows), ylabel="noise at the model (RMSE x noise multiplier, clip norm 1)")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 1.5, 2.0, 3.0, 5.0, 7.0)))
+    axes.yaxis.set_major_formatter(FormatStrFormatter("%g"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.grid(alpha=0.3, which="both")
+    axes.legend(loc="upper right")
+    axes.set_title(title, fontsize=10)
+    _write(figure, path)
+
+
+def _limits(rows: Sequence[tuple[str, int, float]]) -> tuple[float, float]:
+    noises = [noise for *_, noise in rows]
+    return 0.8 * min(noises), 1.15 * max(noises)
+
+
+def _labels(rows: Sequence[tuple[str, int, float]], best: Sequence[str]) -> list[tuple[str, int, float, float]]:
+    """Rows with the vertical offset of their label in points, pushed down where labels of like memory would overlap."""
+    out: list[tuple[str, int, float, float]] = []
+    lowest, highest = _limits(rows)
+    scale = 300.0 / log(highest / lowest)  # points of the axes' height a unit
+    for name, memory, noise in sorted(rows, key=lambda row: -row[2]):
+        at = scale * log(noise)
+        near = [y + scale * log(other) for _, m, other, y in out if abs(log1p(m) - log1p(memory)) < 2.0]
+        low = -8.0 if name in best else 5.0  # off the line
+        for taken in sorted(near, reverse=True):
+            if abs(at + low - taken) < 10.0:
+                low = taken - 10.0 - at
+        out.append((name, memory, noise, low))
+    return out
 
 
 def _write(figure: Figure, path: Path) -> None:

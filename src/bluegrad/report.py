@@ -10,7 +10,7 @@ from rich import box
 from rich.table import Table
 
 from bluegrad.participation import Participation
-from bluegrad.tasks.mechanisms import PlanRow
+from bluegrad.tasks.mechanisms import Plan
 
 if TYPE_CHECKING:
     from bluegrad.tasks.loop import Result
@@ -73,27 +73,30 @@ def _ranking(*, title: str, caption: str, words: Sequence[str], numbers: Sequenc
     return table
 
 
-def plan_table(rows: Sequence[PlanRow], *, epsilon: float, delta: float) -> Table:
+def plan_table(plan: Plan, *, epsilon: float, delta: float) -> Table:
     """Table of a plan, least noise first."""
-    law = rows[0].mechanism.participation
+    law = plan.rows[0].mechanism.participation
     table = _ranking(
-        title=f"{law.steps:,} steps, epsilon {epsilon:g}, delta {delta:g}: {law_text(law)}",
-        caption="Errors of the prefix sum in units of the clip norm; sens. is the sensitivity. RMSE and max error are "
-        "at noise multiplier 1; noise = RMSE x noise multiplier ranks mechanisms at this guarantee. Memory counts "
-        "model copies beyond DP-SGD.",
+        title=f"{law.steps:,} steps, epsilon {epsilon:g}, delta {delta:g}, noise multiplier "
+        f"{plan.rows[0].mechanism.noise_multiplier:.5g}: {law_text(law)}",
+        caption="noise = RMSE of the prefix sum x noise multiplier, in units of the clip norm: what ranks mechanisms. "
+        "RMSE and max error have the sensitivity (sens.) in them. memory: model copies beyond DP-SGD. step: normals "
+        "drawn + vectors added a parameter. * on the frontier of noise against memory.",
         words=("mechanism", "parameter"),
-        numbers=("sens.", "noise\nmult.", "RMSE", "max\nerror", "noise", "memory"),
+        numbers=("sens.", "RMSE", "max\nerror", "noise", "mem-\nory", "step"),
     )
-    for row in rows:
+    frontier = {row.name for row in plan.frontier}
+    for row in plan.rows:
+        draws, sums = row.mechanism.strategy.cost
         table.add_row(
-            row.name,
+            f"{row.name}{' *' if row.name in frontier else ''}",
             row.parameter,
-            f"{row.mechanism.sensitivity:.5g}",
-            f"{row.mechanism.noise_multiplier:.5g}",
-            f"{row.rmse:.5g}",
-            f"{row.max_error:.5g}",
+            f"{row.mechanism.sensitivity:.3g}",
+            f"{row.rmse:.4g}",
+            f"{row.max_error:.4g}",
             f"{row.noise:.5g}",
-            f"{row.mechanism.strategy.memory}",
+            f"{row.memory}",
+            f"{draws}+{sums}" if sums else f"{draws}",
         )
     return table
 

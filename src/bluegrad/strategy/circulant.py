@@ -125,6 +125,11 @@ class Fourier(Strategy):
         """Row t of L from the diagonal backwards."""
         return self._l[t, t::-1]
 
+    @property
+    def cost(self) -> tuple[int, int]:
+        """One normal; the whole history added."""
+        return 1, self.steps - 1
+
     def prefix(self, steps: int) -> Strategy:
         """The first steps of this mechanism."""
         check_prefix(steps, self)

@@ -17,12 +17,12 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from bluegrad import _checks
+from bluegrad._files import write_atomically
 from bluegrad.mechanism import Mechanism
 from bluegrad.noise.key import NoiseKey
 from bluegrad.tasks import data, models
 from bluegrad.tasks.settings import Settings
 from bluegrad.training import PrivacyEngine, ledger
-from bluegrad.training.checkpoint import write_atomically
 
 CHECKPOINT, SETTINGS, METRICS, LEDGER, MODEL = (
     "checkpoint.pt", "settings.json", "metrics.csv", "ledger.json", "model.safetensors",

@@ -3,48 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 from torch import nn
 
 from bluegrad import _checks
+from bluegrad._files import write_atomically
 from bluegrad.training.optimizer import CorrelatedNoise
 
 _FORMAT = "bluegrad-checkpoint-1"
 _KEYS = {"mechanism", "module", "optimizer", "torch_rng", "extra", "digest"}
-
-
-def write_atomically(path: str | Path, write: Callable[[BinaryIO], object], *, secret: bool = False) -> None:
-    """Write a file whole or not at all: beside it, to the disk, then renamed.
-
-    Args:
-        path: where the file shall be.
-        write: called with a binary file to write to.
-        secret: readable by its owner only; otherwise as the process's umask says.
-
-    Raises:
-        OSError: no space, no permission; nothing is left behind and an earlier file stays as it was.
-    """
-    target = Path(path)
-    handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        if not secret:
-            umask = os.umask(0)
-            os.umask(umask)
-            os.chmod(temporary, 0o666 & ~umask)
-        os.replace(temporary, target)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def save(

@@ -8,9 +8,9 @@ from typing import Any
 
 import bluegrad
 from bluegrad import accounting
+from bluegrad._files import write_atomically
 from bluegrad.mechanism import Mechanism
 from bluegrad.noise.stream import GENERATOR
-from bluegrad.training.checkpoint import write_atomically
 from bluegrad.training.optimizer import CorrelatedNoise
 
 _NOT_COVERED = (
