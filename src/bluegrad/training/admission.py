@@ -21,9 +21,28 @@ from bluegrad.noise.key import NoiseKey
 from bluegrad.participation import FixedEpochs, Participation
 from bluegrad.sampling import batch_stream
 from bluegrad.strategy import Strategy
+from bluegrad.training.ghost import check_criterion
 from bluegrad.training.optimizer import CorrelatedNoise
 
 _DISTRIBUTED = (DistributedDataParallel, DifferentiallyPrivateDistributedDataParallel, FSDPModule)
+_MODES = ("hooks", "functorch", "ghost")
+
+
+def check_mode(grad_sample_mode: str, criterion: nn.Module | None, loss_reduction: str) -> None:
+    """Refuse a mode that isn't known, or whose criterion isn't there or doesn't fit.
+
+    Raises:
+        ValueError: unknown, a criterion without ghost clipping or the reverse, or one of another reduction.
+    """
+    _checks.choice("grad_sample_mode", grad_sample_mode, _MODES)
+    _checks.choice("loss_reduction", loss_reduction, ("mean", "sum"))
+    if (grad_sample_mode == "ghost") != (criterion is not None):
+        raise _checks.fail(
+            "criterion", criterion, f"goes with grad_sample_mode='ghost', not with {grad_sample_mode!r} alone",
+            "give the loss module for ghost clipping, and only then",
+        )  # fmt: skip
+    if criterion is not None:
+        check_criterion(criterion, loss_reduction)
 
 
 def choose_mechanism(

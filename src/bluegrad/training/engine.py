@@ -20,15 +20,14 @@ from bluegrad.participation import FixedEpochs, Participation
 from bluegrad.sampling import batch_stream
 from bluegrad.strategy import Strategy
 from bluegrad.training import checkpoint, ledger
-from bluegrad.training.admission import check_batches, check_model, choose_mechanism
-from bluegrad.training.ghost import GhostCriterion, check_criterion
+from bluegrad.training.admission import check_batches, check_mode, check_model, choose_mechanism
+from bluegrad.training.ghost import GhostCriterion
 from bluegrad.training.loader import PrivateDataLoader, check_loader, choose_collation
 from bluegrad.training.optimizer import CorrelatedNoise, PrivateGhostOptimizer, PrivateOptimizer
 from bluegrad.workload import PrefixSum, Workload
 
 # A strategy, or what finds one: the functions of bluegrad.optimize have this shape.
 StrategyChoice = Strategy | Callable[[Workload, Participation], Strategy]
-_MODES = ("hooks", "functorch", "ghost")
 
 
 class PrivacyEngine:
@@ -99,7 +98,8 @@ class PrivacyEngine:
 
         Args:
             module: model in training mode, without layers that mix examples (BatchNorm).
-            optimizer: any torch optimizer over the model's parameters.
+            optimizer: any torch optimizer over the model's parameters; those that it holds are clipped, together,
+                and released, and nothing may train the others on the same data.
             data_loader: loader of a map-style data set; its batches are replaced by the participation's.
             max_grad_norm: clip norm of one unit's gradient.
             mechanism: the whole mechanism; or else
@@ -126,15 +126,9 @@ class PrivacyEngine:
         if self._optimizer is not None:
             raise RuntimeError("engine: guards one run already; make another PrivacyEngine")
         loader = check_loader(data_loader)
-        _checks.choice("grad_sample_mode", grad_sample_mode, _MODES)
-        _checks.choice("loss_reduction", loss_reduction, ("mean", "sum"))
+        check_mode(grad_sample_mode, criterion, loss_reduction)
         if max_physical_batch_size is not None:
             _checks.integer("max_physical_batch_size", max_physical_batch_size, minimum=1, fix="or None")
-        if (grad_sample_mode == "ghost") != (criterion is not None):
-            raise _checks.fail(
-                "criterion", criterion, f"goes with grad_sample_mode='ghost', not with {grad_sample_mode!r} alone",
-                "give the loss module for ghost clipping, and only then",
-            )  # fmt: skip
         chosen = choose_mechanism(mechanism, strategy, noise_multiplier, participation, len(loader))
         check_batches(loader, chosen)
         check_model(module, optimizer)
@@ -149,8 +143,6 @@ class PrivacyEngine:
                 f"grad_sample_mode='functorch' under {chosen.participation!r}: it fails on the empty batches that this "
                 "law may draw; use 'hooks' or 'ghost'"
             )
-        if criterion is not None:
-            check_criterion(criterion, loss_reduction)
         collate = choose_collation(loader, batches)
         # all that can be refused has been: from here on the model changes
         extra = {"max_grad_norm": max_grad_norm} if ghost else {}
@@ -158,7 +150,9 @@ class PrivacyEngine:
             module, grad_sample_mode=grad_sample_mode, batch_first=batch_first, loss_reduction=loss_reduction, **extra
         )
         kind = PrivateGhostOptimizer if ghost else PrivateOptimizer
-        private = kind(optimizer, stream=stream, batches=batches, loss_reduction=loss_reduction)
+        held = {id(p) for p in leaves}
+        others = [p for p in module.parameters() if p.requires_grad and id(p) not in held]
+        private = kind(optimizer, stream=stream, batches=batches, loss_reduction=loss_reduction, bystanders=others)
         returned = PrivateDataLoader(loader, batches, private, collate, max_physical_batch_size)
         self._mechanism, self._optimizer = chosen, private
         if isinstance(private, PrivateGhostOptimizer) and criterion is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -24,10 +24,23 @@ class CorrelatedNoise(DPOptimizer):
 
     A mixin before one of Opacus' classes; everything of the wrapped optimizer (momentum, decay, schedules) is
     post-processing of the releases.
+
+    Args:
+        optimizer: the one to wrap; its trainable parameters are clipped and released.
+        stream: noise for these parameters.
+        batches: index batches of the run.
+        loss_reduction: "mean" or "sum".
+        bystanders: trainable parameters of the module that the optimizer doesn't hold.
     """
 
     def __init__(
-        self, optimizer: Optimizer, *, stream: NoiseStream, batches: BatchStream, loss_reduction: str = "mean"
+        self,
+        optimizer: Optimizer,
+        *,
+        stream: NoiseStream,
+        batches: BatchStream,
+        loss_reduction: str = "mean",
+        bystanders: Sequence[Any] = (),
     ) -> None:
         super().__init__(
             optimizer=optimizer,
@@ -42,6 +55,7 @@ class CorrelatedNoise(DPOptimizer):
         self.calls = 0  # calls of step(), one a physical batch
         self._seen = 0  # units summed into the release at hand
         self._leaves = self.params
+        self._bystanders = bystanders
         self._frozen = self._settings()
         batches.position = lambda: stream.steps_taken
 
@@ -70,6 +84,8 @@ class CorrelatedNoise(DPOptimizer):
         self._check_unchanged()
         self.calls += 1
         self.sum_clipped()
+        for p in self._bystanders:
+            p.grad_sample = None  # or the module's hooks would gather every batch's there
         self._is_last_step_skipped = bool(self._check_skip_next_step())
         if self._is_last_step_skipped:  # a physical batch that doesn't end its logical one
             return False
@@ -142,6 +158,7 @@ class CorrelatedNoise(DPOptimizer):
         self._seen = 0
         for p in self._leaves:
             p.summed_grad = None
+        for p in (*self._leaves, *self._bystanders):
             p.grad_sample = None
 
     def state_dict(self) -> dict[str, Any]:
