@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
+from opacus.grad_sample import AbstractGradSampleModule
 from opacus.validators import ModuleValidator
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
@@ -103,12 +104,18 @@ def check_model(module: nn.Module, optimizer: Optimizer) -> None:
     """Refuse a model or optimizer whose run can't be private.
 
     Raises:
-        ValueError: BatchNorm or another layer Opacus refuses, evaluation mode, foreign parameters.
+        ValueError: wrapped already, BatchNorm or another layer Opacus refuses, evaluation mode, foreign parameters.
         Unsupported: distributed wrappers, half precision, or optimizers that evaluate the loss themselves.
     """
     if isinstance(module, _DISTRIBUTED):
         raise Unsupported(f"module={type(module).__name__}: training on several processes isn't supported yet")
     for name, layer in module.named_modules():
+        if isinstance(layer, AbstractGradSampleModule) or "autograd_grad_sample_hooks" in vars(layer):
+            raise _checks.fail(
+                f"module.{name}" if name else "module", type(layer).__name__,
+                "is wrapped for a private run already, and one model can't have the hooks of two",
+                "build the model anew, or pass what to_standard_module() of the wrapped one returns",
+            )  # fmt: skip
         if isinstance(layer, _BatchNorm):
             raise _checks.fail(
                 f"module.{name}" if name else "module", type(layer).__name__,

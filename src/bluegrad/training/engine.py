@@ -63,6 +63,7 @@ class PrivacyEngine:
     def __init__(self) -> None:
         self._mechanism: Mechanism | None = None
         self._optimizer: CorrelatedNoise | None = None
+        self._spent = (0, 0.5), 0.0  # the last answer, with the steps and the delta that it is for
 
     @property
     def mechanism(self) -> Mechanism:
@@ -251,7 +252,10 @@ class PrivacyEngine:
             RuntimeError: nothing was made private yet.
         """
         mechanism, taken = self.mechanism, self._run().steps_taken
-        return accounting.epsilon(mechanism.after(taken), delta=delta) if taken else 0.0
+        asked = (taken, _checks.delta(delta))
+        if self._spent[0] != asked:  # under Poisson sampling a composition takes a good part of a second
+            self._spent = asked, accounting.epsilon(mechanism.after(taken), delta=delta) if taken else 0.0
+        return self._spent[1]
 
     def ledger(self, delta: float) -> dict[str, Any]:
         """All that the guarantee rests on, as plain data without any key.
