@@ -33,8 +33,12 @@ StrategyChoice = Strategy | Callable[[Workload, Participation], Strategy]
 class PrivacyEngine:
     """Makes one training run private: model, optimizer and data loader come back wrapped.
 
-    The guarantee is that of the whole run: exactly `mechanism.steps` optimizer steps on the batches of the
-    returned loader. Hyperparameters tuned on the same data, and anything else computed from it, aren't covered.
+    Guarantees: those of `mechanism`, for the weights after every one of its `mechanism.steps` optimizer steps on the
+    batches of the returned loader. Batches are counted and so are their examples, but what the training loop makes
+    of them isn't seen: one that takes a step on other tensors, as many as the batch has, trains on data that
+    nothing sampled and the guarantee isn't about. Hyperparameters tuned on the same data, and anything else computed
+    from it, aren't covered. Nor are both of two continuations of one checkpoint that differ in anything but noise:
+    they add the same noise to different gradients.
 
     Example:
         >>> import torch
