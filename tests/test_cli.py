@@ -18,6 +18,7 @@ from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
 from bluegrad.cli import app
+from bluegrad.tasks.mechanisms import FAMILIES
 
 RUNNER = CliRunner()
 KEY = "00112233445566778899aabbccddeeff"
@@ -55,13 +56,20 @@ def same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
     return one.keys() == other.keys() and all((one[k] == other[k]).all() for k in one)
 
 
-def test_plan_ranks_mechanisms_without_data():
-    done = invoke("plan", "--steps", 2000, "--epochs", 20, "--epsilon", 8)
+def test_plan_ranks_every_mechanism_without_data(tmp_path):
+    done = invoke("plan", "--steps", 2000, "--epochs", 20, "--epsilon", 8, "--plot", tmp_path / "plan.png")
     assert done.exit_code == 0
-    lines = [line.split() for line in done.output.splitlines()]
-    names = [words[0] for words in lines if words and words[0] in ("dp-sgd", "lambda-cgd", "nu-dp-ftrl")]
-    assert names == ["nu-dp-ftrl", "lambda-cgd", "dp-sgd"]
-    assert "26.102" in done.output and "22.293" in done.output  # published figures of the two optima
+    words = [line.replace(" *", "").split() for line in done.output.splitlines()]
+    rows = [line for line in words if line and line[0] in FAMILIES]
+    assert {row[0] for row in rows} == set(FAMILIES)
+    noises = [float(row[-3]) for row in rows]
+    assert noises == sorted(noises)
+    by_name = {row[0]: row for row in rows}
+    assert float(by_name["lambda-cgd"][-5]) == 26.1 and float(by_name["nu-dp-ftrl"][-5]) == 22.29  # published figures
+    assert by_name["lambda-cgd"][-2:] == ["0", "2"], "no memory; two draws a step"
+    assert int(by_name["nu-dp-ftrl-buffered"][-2]) <= 12
+    with Image.open(tmp_path / "plan.png") as picture:
+        assert picture.format == "PNG" and picture.width > 600
 
 
 @pytest.mark.parametrize("mechanism", ["dp-sgd", "lambda-cgd", "nu-dp-ftrl", "square-root"])

@@ -57,6 +57,20 @@ def real(
     return x
 
 
+def equal(name: str, found: Any, expected: Any, *, fix: str) -> None:
+    """Refuse a value read from a file that isn't the expected plain data, whatever kind of thing it is.
+
+    Raises:
+        ValueError: it differs, or can't be compared.
+    """
+    try:
+        same = bool(found == expected)
+    except Exception:  # a tensor or array in its place answers in ways of its own
+        same = False
+    if not same:
+        raise fail(name, found, f"must equal {expected!r}", fix)
+
+
 def choice(name: str, value: Any, allowed: tuple[str, ...]) -> str:
     """Return `value`, one of `allowed`.
 

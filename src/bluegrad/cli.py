@@ -148,6 +148,9 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out, with its options.")] = False,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/<time> if not given.")] = None,
     checkpoint_seconds: Annotated[float, typer.Option(help="Time between checkpoints; 0: after every step.")] = 10.0,
+    noise_history: Annotated[
+        str, typer.Option(help="Where a mechanism with memory keeps its noise: host, device, or a folder.")
+    ] = "host",
     unsafe_noise_key_file: Annotated[
         Path | None,
         typer.Option(
@@ -177,7 +180,10 @@ def train(
         )
         console = Console()
         key = None if unsafe_noise_key_file is None else _read_key(unsafe_noise_key_file)
-        result = _train(settings, _folder(out, resume), resume, console, key=key, checkpoint_seconds=checkpoint_seconds)
+        result = _train(
+            settings, _folder(out, resume), resume, console,
+            key=key, checkpoint_seconds=checkpoint_seconds, noise_history=noise_history,
+        )  # fmt: skip
         console.print(report.result_table(result))
 
 
@@ -269,13 +275,15 @@ def _train(
     label: str = "training",
     key: Any = None,
     checkpoint_seconds: float = 10.0,
+    noise_history: str = "host",
 ) -> Any:
     """One run with its bar; Ctrl-C finishes the step, saves and leaves."""
     loop: Any = importlib.import_module("bluegrad.tasks.loop")
     train_images, test_images = images or _images(settings, console)
     run = loop.Run(
-        settings, train_images, test_images, folder, resume=resume, key=key, checkpoint_seconds=checkpoint_seconds
-    )
+        settings, train_images, test_images, folder, resume=resume, key=key, checkpoint_seconds=checkpoint_seconds,
+        noise_history=noise_history,
+    )  # fmt: skip
     with _bar(console) as bar:
         task = bar.add_task(label, total=run.steps, completed=run.steps_done, note="")
 

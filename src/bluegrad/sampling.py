@@ -96,19 +96,29 @@ class BatchStream(Sampler[list[int]], ABC):
         return {"participation": self.participation.describe(), "size": self.size, "key": self.key.hex()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Draw the batches of the saved run.
+        """Draw the batches of the saved run; a state that is refused changes nothing.
 
         Raises:
-            ValueError: saved under another law or for another number of examples.
+            ValueError: no such state, or saved under another law or for another number of examples.
         """
+        self.key = self._parse(state)
+        self.issued = -1
+
+    def check_state_dict(self, state: Any) -> None:
+        """Refuse what `load_state_dict` would refuse, and load nothing.
+
+        Raises:
+            ValueError: as `load_state_dict`.
+        """
+        self._parse(state)
+
+    def _parse(self, state: Any) -> NoiseKey:
+        if not isinstance(state, dict):
+            raise _checks.fail("state", type(state).__name__, "isn't a state of batches", "load what state_dict gave")
         own = {"participation": self.participation.describe(), "size": self.size}
         for name, value in own.items():
-            if state.get(name) != value:
-                raise _checks.fail(
-                    f"state[{name!r}]", state.get(name), f"must equal {value!r}", "resume with the same data and law"
-                )
-        self.key = NoiseKey.from_hex(state["key"])
-        self.issued = -1
+            _checks.equal(f"state[{name!r}]", state.get(name), value, fix="resume with the same data and law")
+        return NoiseKey.from_hex(state.get("key", ""))
 
 
 class Partition(BatchStream):

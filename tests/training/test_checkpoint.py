@@ -361,7 +361,7 @@ class TestWriting:
         if where == "write":
             monkeypatch.setattr(checkpoint.torch, "save", half)
         else:
-            monkeypatch.setattr(checkpoint.os, where, fail)
+            monkeypatch.setattr(os, where, fail)
         with pytest.raises(OSError, match="No space left"):
             run.engine.save_checkpoint(path=path, module=run.module, optimizer=run.optimizer)
         monkeypatch.undo()
@@ -371,7 +371,7 @@ class TestWriting:
 
     def test_a_full_disk_in_the_middle_of_the_real_writer(self, saved, monkeypatch):
         run, path = saved
-        before, real = path.read_bytes(), checkpoint.os.fdopen
+        before, real = path.read_bytes(), os.fdopen
 
         class Full:
             """A file that takes 2,000 bytes."""
@@ -397,7 +397,7 @@ class TestWriting:
             def fileno(self):
                 return self.file.fileno()
 
-        monkeypatch.setattr(checkpoint.os, "fdopen", lambda *a: Full(real(*a)))
+        monkeypatch.setattr(os, "fdopen", lambda *a: Full(real(*a)))
         with pytest.raises(OSError, match="No space left"):
             run.engine.save_checkpoint(path=path, module=run.module, optimizer=run.optimizer)
         assert path.read_bytes() == before and os.listdir(path.parent) == ["saved.ckpt"]

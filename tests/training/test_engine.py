@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
+from opacus.grad_sample import prepare_module
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.parallel import DistributedDataParallel
@@ -26,6 +27,7 @@ from torch.utils.data import (
 )
 
 import bluegrad as bg
+from bluegrad import accounting
 from bluegrad.noise import kernel
 from oracles.training import CLIP, KEY, SAMPLING_KEY, examples, private_run, sgd, small_model
 
@@ -114,11 +116,20 @@ class TestModels:
         wrapped.module = small_model()
         assert_refused("several processes", bg.Unsupported, module=wrapped)
 
-    def test_wrapped_already(self):
-        run = private_run(mechanism())
-        for model in (run.module, run.module._module):
-            with pytest.raises(ValueError):
-                private_run(mechanism(), model=model)
+    @pytest.mark.parametrize("mode", ["hooks", "functorch", "ghost"])
+    @pytest.mark.parametrize("by", ["bluegrad", "opacus"])
+    def test_wrapped_already(self, mode, by):
+        wrapped = private_run(mechanism(), mode=mode).module if by == "bluegrad" else prepare_module(
+            small_model(), grad_sample_mode=mode
+        )  # fmt: skip
+        inner = wrapped._module
+        nested = {"module": (wrapped, inner), r"module\.0": (nn.Sequential(wrapped), nn.Sequential(inner))}
+        for name, models in nested.items():
+            for model in models:
+                with pytest.raises(ValueError, match=rf"{name}=.*is wrapped.*already.*to_standard_module\(\)"):
+                    private_run(mechanism(), model=model)
+        # and the fix works
+        private_run(mechanism(), mode=mode, model=wrapped.to_standard_module()).train(1)
 
 
 class TestOptimizers:
@@ -415,6 +426,27 @@ class TestEpsilon:
         run.backward(x, y)
         run.optimizer.step()
         assert run.optimizer.accumulating and run.engine.get_epsilon_spent(DELTA) == 0.0
+
+    def test_spent_is_computed_once_a_step_and_delta(self, monkeypatch, tmp_path):
+        law = bg.Mechanism(bg.identity(8), bg.Poisson(8, 0.25), 1.0)
+        run = private_run(law, batch_size=6)
+        calls, spent, real = [], run.engine.get_epsilon_spent, accounting.epsilon
+
+        def counted(mechanism, *, delta):
+            calls.append((mechanism.steps, delta))
+            return real(mechanism, delta=delta)
+
+        monkeypatch.setattr(accounting, "epsilon", counted)
+        fresh = lambda steps, delta: real(law.after(steps), delta=delta)  # noqa: E731
+        assert spent(DELTA) == spent(DELTA) == 0.0 and not calls
+        run.train(1)
+        assert spent(DELTA) == spent(DELTA) == fresh(1, DELTA) and calls == [(1, DELTA)]
+        assert spent(1e-3) == spent(1e-3) == fresh(1, 1e-3) < spent(DELTA) and len(calls) == 3
+        run.engine.save_checkpoint(path=tmp_path / "c", module=run.module, optimizer=run.optimizer)
+        run.train(3)
+        assert spent(DELTA) == spent(DELTA) == fresh(3, DELTA) and calls[3:] == [(3, DELTA)]
+        run.engine.load_checkpoint(path=tmp_path / "c", module=run.module, optimizer=run.optimizer)
+        assert spent(DELTA) == fresh(1, DELTA) and len(calls) == 5  # what was loaded, not what was spent before
 
     @pytest.mark.parametrize("delta", [0.0, 1.0, -1e-5, float("nan"), "1e-5"])
     def test_delta(self, delta):

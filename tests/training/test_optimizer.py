@@ -424,6 +424,17 @@ class TestMisuse:
         self.assert_refused(run, r"step=1: 7 per-sample gradients, but its batch has 6 examples")
 
     @pytest.mark.parametrize("mode", MODES)
+    def test_a_foreign_batch_of_the_right_size_is_a_documented_limit(self, mode):
+        # a genuine batch that was moved or augmented consists of new tensors too
+        run = private_run(mechanism(), mode=mode)
+        x, y = first(run)
+        run.backward(x.clone().float().double() + 1.0, y.clone())
+        run.optimizer.step()
+        assert run.optimizer.steps_taken == 1
+        for documented in (bg.PrivacyEngine, type(run.loader)):
+            assert "the guarantee" in " ".join(documented.__doc__.split())
+
+    @pytest.mark.parametrize("mode", MODES)
     def test_two_backward_passes_a_batch(self, mode):
         run = private_run(mechanism(), mode=mode)
         x, y = first(run)

@@ -77,12 +77,12 @@ class NoiseStream:
         self._templates = [(x.shape, x.dtype, x.device) for x in like]
         self._step = 0
         self._places = choose_places(history, [device for _, _, device in self._templates])
-        self._source = self._make_source()
+        self._source = self._make_source(self._key)
 
-    def _make_source(self) -> Source:
+    def _make_source(self, key: NoiseKey) -> Source:
         sizes = [shape.numel() for shape, _, _ in self._templates]
         scale = self.mechanism.noise_scale(self.clip_norm)
-        return choose_source(self.mechanism.strategy, sizes, scale, self._key, self._places)
+        return choose_source(self.mechanism.strategy, sizes, scale, key, self._places)
 
     @property
     def steps_taken(self) -> int:
@@ -163,7 +163,7 @@ class NoiseStream:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from what `state_dict` returned, with its key.
+        """Continue from what `state_dict` returned, with its key; a state that is refused changes nothing.
 
         Args:
             state: a state of a stream of the same mechanism, clip norm and shapes.
@@ -171,31 +171,58 @@ class NoiseStream:
         Raises:
             ValueError: it isn't one, or belongs to another mechanism, clip norm or model.
         """
-        if not isinstance(state, dict) or state.get("format") != _FORMAT:
-            raise _checks.fail("state", type(state).__name__, f"isn't a {_FORMAT} state", "load what state_dict gave")
+        self._key, self._step, buffers = self._parse(state)
+        del self._source  # its arrays first: there may not be room for both
+        self._source = self._make_source(self._key)
+        self._source.restore(buffers)
+
+    def check_state_dict(self, state: Any) -> None:
+        """Refuse what `load_state_dict` would refuse, and load nothing.
+
+        Raises:
+            ValueError: as `load_state_dict`.
+        """
+        self._parse(state)
+
+    def _parse(self, state: Any) -> tuple[NoiseKey, int, list[list[Floats]]]:
+        fix = "load what state_dict gave"
+        if not isinstance(state, dict):
+            raise _checks.fail("state", type(state).__name__, f"isn't a {_FORMAT} state", fix)
+        _checks.equal("state['format']", state.get("format"), _FORMAT, fix=fix)
         own = {"mechanism": self.mechanism.fingerprint, "clip_norm": self.clip_norm, "shapes": self._shapes()}
         for name, value in own.items():
-            if state.get(name) != value:
-                raise _checks.fail(
-                    f"state[{name!r}]", state.get(name), f"must equal this stream's {value!r}",
-                    "resume with the mechanism, clip norm and model that were saved",
-                )  # fmt: skip
-        step = _checks.integer("state['step']", state.get("step"), minimum=0, fix="load what state_dict gave")
+            _checks.equal(
+                f"state[{name!r}]", state.get(name), value,
+                fix="resume with the mechanism, clip norm and model that were saved",
+            )  # fmt: skip
+        step = _checks.integer("state['step']", state.get("step"), minimum=0, fix=fix)
         if step > self.mechanism.steps:
             raise _checks.fail("state['step']", step, f"exceeds steps={self.mechanism.steps}", "load a valid state")
         key = NoiseKey.from_hex(state.get("key", ""))
-        buffers = self._check_buffers(state.get("buffers"), step)
-        self._key, self._step = key, step
-        self._source = self._make_source()
-        self._source.restore(buffers)
+        return key, step, self._parse_buffers(state.get("buffers"), step)
 
-    def _check_buffers(self, buffers: Any, step: int) -> list[list[Floats]]:
+    def _parse_buffers(self, buffers: Any, step: int) -> list[list[Floats]]:
         rows, sizes = self._source.rows(step), [shape.numel() for shape, _, _ in self._templates]
-        found = [[tuple(getattr(x, "shape", ())) for x in leaf] for leaf in buffers or []]
-        expected = [[(size,)] * rows for size in sizes]
+        if not isinstance(buffers, (list, tuple)) or not all(isinstance(leaf, (list, tuple)) for leaf in buffers):
+            found: Any = type(buffers).__name__
+        else:
+            found = [[_kind(x) for x in leaf] for leaf in buffers]
+        expected = [[_kind(torch.empty(size, device="meta"))] * rows for size in sizes]
         if found != expected:
             raise _checks.fail(
-                "state['buffers']", found, f"must be float32 arrays of shapes {expected} after step {step}",
+                "state['buffers']", found, f"must be {expected} after step {step}",
                 "without them the noise can't go on; load what state_dict gave",
             )  # fmt: skip
-        return [[x.numpy().astype(np.float32) for x in leaf] for leaf in buffers]
+        for at, x in ((at, x) for at, leaf in enumerate(buffers) for x in leaf):
+            if not torch.isfinite(x).all():
+                # it would stay in the recurrence, and no release would be noise again
+                raise _checks.fail(
+                    f"state['buffers'][{at}]", "NaN or infinity", "must be finite", "load what state_dict gave"
+                )
+        return [[x.detach().cpu().numpy() for x in leaf] for leaf in buffers]
+
+
+def _kind(x: Any) -> str:
+    if not isinstance(x, torch.Tensor) or x.layout != torch.strided:
+        return type(x).__name__
+    return f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}"

@@ -76,6 +76,7 @@ class Run:
         resume: continue from the folder's checkpoint if it has one.
         key: noise key of a run that is started, to repeat one exactly; a fresh one by default.
         checkpoint_seconds: time between checkpoints; 0 writes one after every step.
+        noise_history: where earlier noise is kept, as `PrivacyEngine.make_private` has it.
 
     Raises:
         ValueError: settings that don't fit the data, or a folder that holds another run.
@@ -92,6 +93,7 @@ class Run:
         resume: bool,
         key: NoiseKey | None = None,
         checkpoint_seconds: float = 10.0,
+        noise_history: str | Path = "host",
     ) -> None:
         self.settings, self.folder = settings, folder
         self._checkpoint_seconds = _checks.real("checkpoint_seconds", checkpoint_seconds, low=0.0, fix="e.g. 10")
@@ -113,6 +115,7 @@ class Run:
             max_physical_batch_size=settings.physical_batch_size,
             key=key,
             sampling_key=settings.sampling_key(),
+            noise_history=noise_history,
         )
         self.model, self.optimizer, self.loader = made[0], made[1], made[-1]
         self.criterion = made[2] if ghost else nn.CrossEntropyLoss()

@@ -6,14 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
-from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from opacus.grad_sample import prepare_module
-from opacus.validators import ModuleValidator
 from torch import nn
-from torch.distributed.fsdp import FSDPModule
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
@@ -26,22 +20,25 @@ from bluegrad.participation import FixedEpochs, Participation
 from bluegrad.sampling import batch_stream
 from bluegrad.strategy import Strategy
 from bluegrad.training import checkpoint, ledger
-from bluegrad.training.ghost import GhostCriterion, check_criterion
+from bluegrad.training.admission import check_batches, check_mode, check_model, choose_mechanism
+from bluegrad.training.ghost import GhostCriterion
 from bluegrad.training.loader import PrivateDataLoader, check_loader, choose_collation
 from bluegrad.training.optimizer import CorrelatedNoise, PrivateGhostOptimizer, PrivateOptimizer
 from bluegrad.workload import PrefixSum, Workload
 
 # A strategy, or what finds one: the functions of bluegrad.optimize have this shape.
 StrategyChoice = Strategy | Callable[[Workload, Participation], Strategy]
-_DISTRIBUTED = (DistributedDataParallel, DifferentiallyPrivateDistributedDataParallel, FSDPModule)
-_MODES = ("hooks", "functorch", "ghost")
 
 
 class PrivacyEngine:
     """Makes one training run private: model, optimizer and data loader come back wrapped.
 
-    The guarantee is that of the whole run: exactly `mechanism.steps` optimizer steps on the batches of the
-    returned loader. Hyperparameters tuned on the same data, and anything else computed from it, aren't covered.
+    Guarantees: those of `mechanism`, for the weights after every one of its `mechanism.steps` optimizer steps on the
+    batches of the returned loader. Batches are counted and so are their examples, but what the training loop makes
+    of them isn't seen: one that takes a step on other tensors, as many as the batch has, trains on data that
+    nothing sampled and the guarantee isn't about. Hyperparameters tuned on the same data, and anything else computed
+    from it, aren't covered. Nor are both of two continuations of one checkpoint that differ in anything but noise:
+    they add the same noise to different gradients.
 
     Example:
         >>> import torch
@@ -70,6 +67,7 @@ class PrivacyEngine:
     def __init__(self) -> None:
         self._mechanism: Mechanism | None = None
         self._optimizer: CorrelatedNoise | None = None
+        self._spent = (0, 0.5), 0.0  # the last answer, with the steps and the delta that it is for
 
     @property
     def mechanism(self) -> Mechanism:
@@ -100,12 +98,14 @@ class PrivacyEngine:
         max_physical_batch_size: int | None = None,
         key: NoiseKey | None = None,
         sampling_key: NoiseKey | None = None,
+        noise_history: str | Path = "host",
     ) -> tuple[Any, ...]:
         """Wrap model, optimizer and loader for a mechanism, or for a strategy and a noise multiplier.
 
         Args:
             module: model in training mode, without layers that mix examples (BatchNorm).
-            optimizer: any torch optimizer over the model's parameters.
+            optimizer: any torch optimizer over the model's parameters; those that it holds are clipped, together,
+                and released, and nothing may train the others on the same data.
             data_loader: loader of a map-style data set; its batches are replaced by the participation's.
             max_grad_norm: clip norm of one unit's gradient.
             mechanism: the whole mechanism; or else
@@ -120,6 +120,7 @@ class PrivacyEngine:
                 optimizer.step() releases at the end of each.
             key: noise key; by default a fresh one, which is right except in tests.
             sampling_key: secret of the batches; by default a fresh one.
+            noise_history: where earlier noise is kept if the strategy needs it: "host", "device" or a folder.
 
         Returns:
             (module, optimizer, loader); with ghost clipping (module, optimizer, criterion, loader), as Opacus.
@@ -132,20 +133,15 @@ class PrivacyEngine:
         if self._optimizer is not None:
             raise RuntimeError("engine: guards one run already; make another PrivacyEngine")
         loader = check_loader(data_loader)
-        _checks.choice("grad_sample_mode", grad_sample_mode, _MODES)
-        _checks.choice("loss_reduction", loss_reduction, ("mean", "sum"))
+        check_mode(grad_sample_mode, criterion, loss_reduction)
         if max_physical_batch_size is not None:
             _checks.integer("max_physical_batch_size", max_physical_batch_size, minimum=1, fix="or None")
-        if (grad_sample_mode == "ghost") != (criterion is not None):
-            raise _checks.fail(
-                "criterion", criterion, f"goes with grad_sample_mode='ghost', not with {grad_sample_mode!r} alone",
-                "give the loss module for ghost clipping, and only then",
-            )  # fmt: skip
-        chosen = _choose_mechanism(mechanism, strategy, noise_multiplier, participation, len(loader))
-        _check_batches(loader, chosen)
+        chosen = choose_mechanism(mechanism, strategy, noise_multiplier, participation, len(loader))
+        check_batches(loader, chosen)
         check_model(module, optimizer)
         leaves = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
-        stream = NoiseStream(chosen, leaves, clip_norm=max_grad_norm, key=NoiseKey.generate() if key is None else key)
+        secret = NoiseKey.generate() if key is None else key
+        stream = NoiseStream(chosen, leaves, clip_norm=max_grad_norm, key=secret, history=noise_history)
         batches = batch_stream(
             chosen.participation, len(loader.dataset), NoiseKey.generate() if sampling_key is None else sampling_key  # type: ignore[arg-type]
         )  # fmt: skip
@@ -155,8 +151,6 @@ class PrivacyEngine:
                 f"grad_sample_mode='functorch' under {chosen.participation!r}: it fails on the empty batches that this "
                 "law may draw; use 'hooks' or 'ghost'"
             )
-        if criterion is not None:
-            check_criterion(criterion, loss_reduction)
         collate = choose_collation(loader, batches)
         # all that can be refused has been: from here on the model changes
         extra = {"max_grad_norm": max_grad_norm} if ghost else {}
@@ -164,7 +158,9 @@ class PrivacyEngine:
             module, grad_sample_mode=grad_sample_mode, batch_first=batch_first, loss_reduction=loss_reduction, **extra
         )
         kind = PrivateGhostOptimizer if ghost else PrivateOptimizer
-        private = kind(optimizer, stream=stream, batches=batches, loss_reduction=loss_reduction)
+        held = {id(p) for p in leaves}
+        others = [p for p in module.parameters() if p.requires_grad and id(p) not in held]
+        private = kind(optimizer, stream=stream, batches=batches, loss_reduction=loss_reduction, bystanders=others)
         returned = PrivateDataLoader(loader, batches, private, collate, max_physical_batch_size)
         self._mechanism, self._optimizer = chosen, private
         if isinstance(private, PrivateGhostOptimizer) and criterion is not None:
@@ -190,6 +186,7 @@ class PrivacyEngine:
         max_physical_batch_size: int | None = None,
         key: NoiseKey | None = None,
         sampling_key: NoiseKey | None = None,
+        noise_history: str | Path = "host",
     ) -> tuple[Any, ...]:
         """As `make_private`, for a target: the least noise that is (target_epsilon, target_delta)-DP.
 
@@ -211,6 +208,7 @@ class PrivacyEngine:
             max_physical_batch_size: see `make_private`.
             key: see `make_private`.
             sampling_key: see `make_private`.
+            noise_history: see `make_private`.
 
         Returns:
             As `make_private`.
@@ -244,6 +242,7 @@ class PrivacyEngine:
             max_physical_batch_size=max_physical_batch_size,
             key=key,
             sampling_key=sampling_key,
+            noise_history=noise_history,
         )
 
     def get_epsilon(self, delta: float) -> float:
@@ -263,7 +262,10 @@ class PrivacyEngine:
             RuntimeError: nothing was made private yet.
         """
         mechanism, taken = self.mechanism, self._run().steps_taken
-        return accounting.epsilon(mechanism.after(taken), delta=delta) if taken else 0.0
+        asked = (taken, _checks.delta(delta))
+        if self._spent[0] != asked:  # under Poisson sampling a composition takes a good part of a second
+            self._spent = asked, accounting.epsilon(mechanism.after(taken), delta=delta) if taken else 0.0
+        return self._spent[1]
 
     def ledger(self, delta: float) -> dict[str, Any]:
         """All that the guarantee rests on, as plain data without any key.
@@ -303,91 +305,3 @@ class PrivacyEngine:
                 "optimizer", type(optimizer).__name__, "isn't the one this engine returned", "pass that one"
             )
         return optimizer
-
-
-def _choose_mechanism(
-    mechanism: Mechanism | None,
-    strategy: Strategy | None,
-    noise_multiplier: float | None,
-    participation: Participation | None,
-    epoch_steps: int,
-) -> Mechanism:
-    if mechanism is not None:
-        if not isinstance(mechanism, Mechanism):
-            raise _checks.fail("mechanism", mechanism, "must be a Mechanism", "bluegrad.calibrate makes one")
-        if strategy is not None or noise_multiplier is not None or participation is not None:
-            raise _checks.fail(
-                "mechanism", mechanism, "already says strategy, participation and noise multiplier",
-                "give either the mechanism or these",
-            )  # fmt: skip
-        return mechanism
-    if strategy is None or noise_multiplier is None:
-        raise _checks.fail(
-            "mechanism", None, "is needed, or else strategy and noise_multiplier",
-            "use make_private_with_epsilon to have it calibrated",
-        )  # fmt: skip
-    if participation is None:
-        if strategy.steps % epoch_steps:
-            raise _checks.fail(
-                "strategy.steps", strategy.steps, f"must be a multiple of the loader's {epoch_steps} batches",
-                "or give participation=",
-            )  # fmt: skip
-        participation = FixedEpochs(strategy.steps, strategy.steps // epoch_steps)
-    return Mechanism(strategy, participation, noise_multiplier)
-
-
-def _check_batches(loader: DataLoader[Any], mechanism: Mechanism) -> None:
-    """The loader's number of batches must be the epoch that the mechanism was made for."""
-    probe = batch_stream(mechanism.participation, len(loader.dataset), NoiseKey.generate())  # type: ignore[arg-type]
-    expected, asked = probe.expected_batch_size, loader.batch_size
-    assert asked is not None
-    if probe.epoch_steps != len(loader) and abs(expected - asked) > 1.0:
-        raise _checks.fail(
-            "len(data_loader)", len(loader),
-            f"differs from the {probe.epoch_steps} steps an epoch of {mechanism.participation!r}, whose mean batch "
-            f"is {expected:g}, not {asked}",
-            "make the mechanism for len(data_loader) steps an epoch, or change the batch size",
-        )  # fmt: skip
-
-
-def check_model(module: nn.Module, optimizer: Optimizer) -> None:
-    """Refuse a model or optimizer whose run can't be private.
-
-    Raises:
-        ValueError: BatchNorm or another layer Opacus refuses, evaluation mode, foreign parameters.
-        Unsupported: distributed wrappers, half precision, or optimizers that evaluate the loss themselves.
-    """
-    if isinstance(module, _DISTRIBUTED):
-        raise Unsupported(f"module={type(module).__name__}: training on several processes isn't supported yet")
-    for name, layer in module.named_modules():
-        if isinstance(layer, _BatchNorm):
-            raise _checks.fail(
-                f"module.{name}" if name else "module", type(layer).__name__,
-                "mixes the examples of a batch, so one unit's influence isn't bounded by clipping its gradient",
-                "use torch.nn.GroupNorm or LayerNorm (opacus.validators.ModuleValidator.fix(model) converts)",
-            )  # fmt: skip
-        if getattr(layer, "track_running_stats", False):
-            raise _checks.fail(
-                f"module.{name}" if name else "module", type(layer).__name__,
-                "keeps running statistics of the data, which nothing clips and no noise covers",
-                "use track_running_stats=False",
-            )  # fmt: skip
-    if not module.training:
-        raise _checks.fail("module.training", False, "must be in training mode", "call module.train()")
-    problems = ModuleValidator.validate(module, strict=False)
-    if problems:
-        raise ValueError("module: " + "; ".join(str(problem) for problem in problems))
-    if isinstance(optimizer, CorrelatedNoise):
-        raise _checks.fail("optimizer", type(optimizer).__name__, "is private already", "pass a plain torch optimizer")
-    if isinstance(optimizer, torch.optim.LBFGS):
-        raise Unsupported("optimizer=LBFGS: evaluates the loss several times a step, outside the mechanism; use SGD")
-    known = {id(p) for p in module.parameters()}
-    leaves = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
-    if not leaves or any(id(p) not in known for p in leaves):
-        raise _checks.fail(
-            "optimizer.param_groups", f"{len(leaves)} trainable parameters", "must be parameters of the module",
-            "build the optimizer from module.parameters()",
-        )  # fmt: skip
-    for p in leaves:
-        if p.dtype not in (torch.float32, torch.float64):
-            raise Unsupported(f"parameter dtype={p.dtype}: gradients are clipped and summed in float32 or better")

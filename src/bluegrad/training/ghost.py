@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from typing import Any, NoReturn
 
 import torch
+from opacus.grad_sample import GradSampleHooks, GradSampleHooksFastGradientClipping
 from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping, DPTensorFastGradientClipping
 from torch import nn
 
@@ -100,11 +102,15 @@ class GhostLoss(DPTensorFastGradientClipping):
             self._two_passes()
 
     def _two_passes(self) -> None:
+        self._check_uses()
+        for p in self.optimizer.params:
+            # what an earlier batch or another loss left: a layer that this batch doesn't use has norm and gradient 0
+            p.grad = p._norm_sample = None
         reduced = self.loss_per_sample.mean() if self.loss_reduction == "mean" else self.loss_per_sample.sum()
         reduced.backward(retain_graph=True)
+        norms = self._norms()
         for p in self.optimizer.params:
             p.grad = None  # the first pass is for the norms; its gradients aren't clipped
-        norms = self.module.get_norm_sample()
         bad = ~torch.isfinite(norms)
         if bad.any():
             self.optimizer.nonfinite += int(bad.sum())
@@ -118,7 +124,58 @@ class GhostLoss(DPTensorFastGradientClipping):
         finally:
             self.module.enable_hooks()
 
+    def _check_uses(self) -> None:
+        """Refuse a parameter that is used outside its layer's calls: the layer's hooks don't see that gradient."""
+        samplers = {*GradSampleHooksFastGradientClipping.NORM_SAMPLERS, *GradSampleHooks.GRAD_SAMPLERS}
+        once_a_call = {
+            id(p) for m in self.module.modules() if type(m) in samplers for p in m.parameters(recurse=False)
+        }  # fmt: skip
+        uses = count_uses(self.loss_per_sample)
+        for p in self.optimizer.params:
+            calls = p._forward_counter
+            if uses[id(p)] > calls and (calls == 0 or id(p) in once_a_call):
+                raise self._unclipped(p, f"is used {uses[id(p)]} times, {calls} of them in its layer's forward")
+
+    def _norms(self) -> torch.Tensor:
+        """Norm of every unit's gradient over the optimizer's parameters: those that are released, as under hooks.
+
+        Raises:
+            RuntimeError: a parameter has a gradient and no norms.
+        """
+        losses, used = self.loss_per_sample, []
+        for p in self.optimizer.params:
+            if p._norm_sample is not None:
+                used.append(p._norm_sample.to(losses.device))
+            elif p.grad is not None:
+                raise self._unclipped(p, "has a gradient whose norms weren't seen")
+        return torch.stack(used).norm(2, dim=0) if used else torch.zeros_like(losses)
+
+    def _unclipped(self, parameter: torch.Tensor, reason: str) -> RuntimeError:
+        for p in self.optimizer.params:
+            p.grad = None
+        name = next(name for name, p in self.module._module.named_parameters() if p is parameter)
+        return self.optimizer._refusal(
+            f"parameter {name!r} {reason}, so its gradient can't be clipped; call the layer itself, once a batch, or "
+            "use grad_sample_mode='hooks'"
+        )
+
     def _refuse(self, *_: object) -> NoReturn:
         raise TypeError("a ghost-clipping loss can't be scaled or combined; put that into the criterion")
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __neg__ = _refuse
+
+
+def count_uses(loss: torch.Tensor) -> Counter[int]:
+    """How many operations of the loss's graph read each leaf, by the leaf's id."""
+    uses: Counter[int] = Counter()
+    seen, todo = set(), [loss.grad_fn]
+    while todo:
+        node = todo.pop()
+        for following, _ in () if node is None else node.next_functions:
+            leaf = getattr(following, "variable", None)
+            if leaf is not None:
+                uses[id(leaf)] += 1
+            elif following is not None and following not in seen:
+                seen.add(following)
+                todo.append(following)
+    return uses

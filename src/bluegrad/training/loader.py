@@ -18,6 +18,10 @@ from bluegrad.training.optimizer import CorrelatedNoise
 class PrivateDataLoader(DataLoader[Any]):
     """Yields the batch of every step, in order, and refuses to hand out one while another is unreleased.
 
+    A step must be of as many examples as its batch, and of a batch that was drawn. That they are this batch's isn't
+    checked: moved to a device or augmented, its tensors are other ones. A loop that draws a batch and trains on
+    something else of that size isn't refused, and the guarantee doesn't hold for it.
+
     Random augmentation is repeated bit for bit by a resumed run where the data are loaded in this process; with
     workers, whose generators are seeded when an epoch's iteration starts, only if it was interrupted between epochs.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -13,6 +13,7 @@ from bluegrad import _checks
 from bluegrad.noise.stream import NoiseStream
 from bluegrad.sampling import BatchStream
 from bluegrad.strategy.base import check_horizon
+from bluegrad.training.state import load_wrapped
 
 _STATE = "bluegrad"
 _FORMAT = "bluegrad-optimizer-1"
@@ -23,10 +24,23 @@ class CorrelatedNoise(DPOptimizer):
 
     A mixin before one of Opacus' classes; everything of the wrapped optimizer (momentum, decay, schedules) is
     post-processing of the releases.
+
+    Args:
+        optimizer: the one to wrap; its trainable parameters are clipped and released.
+        stream: noise for these parameters.
+        batches: index batches of the run.
+        loss_reduction: "mean" or "sum".
+        bystanders: trainable parameters of the module that the optimizer doesn't hold.
     """
 
     def __init__(
-        self, optimizer: Optimizer, *, stream: NoiseStream, batches: BatchStream, loss_reduction: str = "mean"
+        self,
+        optimizer: Optimizer,
+        *,
+        stream: NoiseStream,
+        batches: BatchStream,
+        loss_reduction: str = "mean",
+        bystanders: Sequence[Any] = (),
     ) -> None:
         super().__init__(
             optimizer=optimizer,
@@ -41,6 +55,7 @@ class CorrelatedNoise(DPOptimizer):
         self.calls = 0  # calls of step(), one a physical batch
         self._seen = 0  # units summed into the release at hand
         self._leaves = self.params
+        self._bystanders = bystanders
         self._frozen = self._settings()
         batches.position = lambda: stream.steps_taken
 
@@ -69,6 +84,8 @@ class CorrelatedNoise(DPOptimizer):
         self._check_unchanged()
         self.calls += 1
         self.sum_clipped()
+        for p in self._bystanders:
+            p.grad_sample = None  # or the module's hooks would gather every batch's there
         self._is_last_step_skipped = bool(self._check_skip_next_step())
         if self._is_last_step_skipped:  # a physical batch that doesn't end its logical one
             return False
@@ -141,6 +158,7 @@ class CorrelatedNoise(DPOptimizer):
         self._seen = 0
         for p in self._leaves:
             p.summed_grad = None
+        for p in (*self._leaves, *self._bystanders):
             p.grad_sample = None
 
     def state_dict(self) -> dict[str, Any]:
@@ -154,31 +172,34 @@ class CorrelatedNoise(DPOptimizer):
         return {**self.original_optimizer.state_dict(), _STATE: own}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue a run of the same mechanism, model and data.
+        """Continue a run of the same mechanism, model and data; a state that is refused changes nothing.
 
         Raises:
             ValueError: not a private optimizer's state, or another mechanism's, model's or data set's.
         """
         own = state_dict.get(_STATE) if isinstance(state_dict, dict) else None
-        if not isinstance(own, dict) or own.get("format") != _FORMAT:
+        found = own.get("format") if isinstance(own, dict) else None
+        if not isinstance(own, dict) or not isinstance(found, str) or found != _FORMAT:
             raise _checks.fail(
                 "state_dict", type(state_dict).__name__, f"holds no {_FORMAT} state: without the noise's state the "
                 "run can't go on under its guarantee", "load what this optimizer's state_dict() gave",
             )  # fmt: skip
-        before = self.state_dict()
+        part = f"[{_STATE!r}]"
         try:
-            self._restore(state_dict)
-        except (ValueError, KeyError, TypeError) as error:
-            self._restore(before)  # refused as a whole: nothing of a foreign state stays
-            raise ValueError(f"state_dict: {error}") from None
-        self.discard_partial()
-
-    def _restore(self, state_dict: dict[str, Any]) -> None:
-        own = state_dict[_STATE]
+            nonfinite = _checks.integer("nonfinite", own.get("nonfinite"), minimum=0, fix="load a valid state")
+            part = f"[{_STATE!r}]['noise']"
+            self.stream.check_state_dict(own.get("noise"))
+            part = f"[{_STATE!r}]['batches']"
+            self.batches.check_state_dict(own.get("batches"))
+            part = ""
+            load_wrapped(self.original_optimizer, {k: v for k, v in state_dict.items() if k != _STATE})
+        except ValueError as error:
+            raise ValueError(f"state_dict{part}: {error}") from None
+        # nothing below can be refused any more
         self.stream.load_state_dict(own["noise"])
         self.batches.load_state_dict(own["batches"])
-        self.nonfinite = int(own["nonfinite"])
-        self.original_optimizer.load_state_dict({k: v for k, v in state_dict.items() if k != _STATE})
+        self.nonfinite = nonfinite
+        self.discard_partial()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
         raise TypeError("a private optimizer can't be copied: two copies would draw the same noise; use state_dict()")

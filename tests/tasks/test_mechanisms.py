@@ -1,0 +1,97 @@
+"""Every mechanism of the command line: it trains, resumes bit for bit, and is what its name says."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import bluegrad as bg
+from bluegrad.tasks import mechanisms
+from bluegrad.tasks.data import ImageData
+from bluegrad.tasks.loop import Run
+from bluegrad.tasks.settings import Settings
+
+KEY = bg.NoiseKey.from_hex("fedcba9876543210" * 2)
+
+
+def images(count: int) -> ImageData:
+    rng = np.random.default_rng(count)
+    labels = np.arange(count) % 3
+    pixels = (rng.integers(0, 60, (count, 8, 8, 1)) + 70 * labels[:, None, None, None]).astype(np.uint8)
+    return ImageData(pixels, labels.astype(np.int64), ("a", "b", "c"), "made")
+
+
+def run(name: str, folder, *, resume: bool = False, **options) -> Run:
+    settings = Settings(mechanism=name, epochs=3, batch_size=24, epsilon=5.0)
+    return Run(settings, images(96), images(24), folder, resume=resume, key=KEY, **options)
+
+
+def weights(folder) -> dict[str, np.ndarray]:
+    return load_file(folder / "model.safetensors")
+
+
+@pytest.mark.parametrize("name", mechanisms.FAMILIES)
+def test_every_mechanism_trains_and_resumes_bit_for_bit(name, tmp_path):
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    result = run(name, whole).train(lambda progress: None)
+    assert 4.99 < result.epsilon <= 5.0
+    ledger = json.loads((whole / "ledger.json").read_text())
+    assert ledger["mechanism"]["sensitivity"] == pytest.approx(result.mechanism.sensitivity)
+
+    first = run(name, broken)
+
+    def stop(progress) -> None:
+        first.stop = progress.step == 5
+
+    with pytest.raises(KeyboardInterrupt):
+        first.train(stop)
+    history = tmp_path / "history"
+    history.mkdir()
+    # the place of the history may change on the way: the numbers don't
+    run(name, broken, resume=True, noise_history=history).train(lambda progress: None)
+    one, other = weights(whole), weights(broken)
+    assert one.keys() == other.keys() and all((one[k] == other[k]).all() for k in one)
+
+
+def test_parameters_are_the_best_or_the_given_ones():
+    law = bg.FixedEpochs(60, 3)
+    work = bg.PrefixSum(60)
+    for name, family in mechanisms.FAMILIES.items():
+        best = mechanisms.build_strategy(name, None, law)
+        if family.parameter is None:
+            with pytest.raises(ValueError, match=r"parameter=2.*has none"):
+                mechanisms.build_strategy(name, 2, law)
+            continue
+        for value in (2, 3, 4) if family.whole else (0.1, 0.5, 0.9):
+            other = mechanisms.build_strategy(name, value, law)
+            if family.parameter == "bands" and value == 3:
+                continue  # auto tries powers of two
+            assert bg.rmse(best, work, law) <= bg.rmse(other, work, law) * 1.002
+    with pytest.raises(ValueError, match=r"stamps=7: must divide steps=60"):
+        mechanisms.build_strategy("tree-online", 7, law)
+    with pytest.raises(ValueError, match=r"parameter=2.5.*bands"):
+        mechanisms.build_strategy("bsr", 2.5, law)
+
+
+def test_the_frontier_is_what_nothing_beats():
+    plan = mechanisms.plan(bg.FixedEpochs(60, 3), epsilon=2.0, delta=1e-5)
+    noises = [row.noise for row in plan.rows]
+    assert noises == sorted(noises) and plan.left_out == {}
+    on = {row.name for row in plan.frontier}
+    for row in plan.rows:
+        beaten = [
+            other for other in plan.rows
+            if (other.memory, other.noise) != (row.memory, row.noise)
+            and other.memory <= row.memory and other.noise <= row.noise
+        ]  # fmt: skip
+        assert (row.name in on) <= (not beaten)
+        assert beaten or row.name in on or any(o.noise == row.noise and o.name in on for o in plan.rows)
+
+
+def test_what_cannot_be_planned_is_left_out_with_its_reason():
+    plan = mechanisms.plan(bg.Poisson(50, 0.1), epsilon=2.0, delta=1e-5)
+    assert {row.name for row in plan.rows} == {"dp-sgd"}
+    assert all("Poisson" in reason for reason in plan.left_out.values())
