@@ -2,6 +2,7 @@
 
 import errno
 import os
+import pickle
 import random
 import stat
 from dataclasses import dataclass
@@ -11,10 +12,10 @@ import pytest
 import torch
 from torch import nn
 from torch.optim import lr_scheduler
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset, get_worker_info
 
 import bluegrad as bg
-from bluegrad.training import checkpoint, generators
+from bluegrad.training import checkpoint, generators, loader
 from oracles.training import examples, private_run, small_model
 
 pytestmark = [
@@ -99,7 +100,13 @@ CASES = {
     "augmentation by three generators": Case(mechanism(), dropout=0.5, options=(("data", Shaken()),)),
     "two workers": Case(mechanism(), dropout=0.5, schedule=True, options=(("workers", 2),)),
     "two workers, toeplitz": Case(mechanism(bg.toeplitz([1.0, 0.5], 8)), options=(("workers", 2),)),
-    "two workers, augmentation": Case(mechanism(), options=(("workers", 2), ("data", Noisy()))),
+    "two workers, augmentation": Case(mechanism(), dropout=0.5, options=(("workers", 2), ("data", Shaken()))),
+    "two workers, augmentation, physical batches": Case(
+        mechanism(), options=(("workers", 2), ("data", Shaken()), ("max_physical_batch_size", 4))
+    ),
+    "two workers, augmentation, poisson": Case(
+        bg.Mechanism(bg.identity(8), bg.Poisson(8, 0.2), 1.0), options=(("workers", 2), ("data", Shaken()))
+    ),
 }
 
 
@@ -128,8 +135,7 @@ class TestResume:
     def test_from_a_file(self, name, tmp_path, uninterrupted):
         case, path = CASES[name], tmp_path / "run.ckpt"
         weights, losses = uninterrupted(name)
-        # workers' generators go on from epoch to epoch only: see PrivateDataLoader
-        at = stops(case) if "workers" not in name else [4 if "augmentation" in name else 3]
+        at = stops(case) if "workers" not in name else [3, 4]  # in mid-epoch and at its end; workers start slowly
         for step in at:
             first = case.start(fresh=False).train(step)
             plan = {"schedule": first.schedule.state_dict(), "epoch": 3} if case.schedule else {"epoch": 3}
@@ -209,6 +215,67 @@ class TestResume:
         second.engine.load_checkpoint(path=tmp_path / "c", module=second.module, optimizer=second.optimizer)
         with pytest.raises(ValueError, match="all steps=8"):
             next(iter(second.loader))
+
+
+class Whole(Shaken):
+    """The same, asked for a whole batch at once, which it goes through twice."""
+
+    def __getitems__(self, indices):
+        first, second = [self[i] for i in indices], [self[i] for i in indices]
+        return [(x + z, y) for (x, y), (z, _) in zip(first, second)]
+
+
+class TestWorkers:
+    def images(self, run, steps=8):
+        """What the model is trained on, step by step."""
+        seen = []
+        run.module.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].clone()))
+        run.train(steps)
+        return seen
+
+    @pytest.mark.parametrize("data", [Shaken, Whole])
+    def test_augmentation_depends_on_the_step_and_on_no_worker(self, data):
+        one, two, three = (self.images(private_run(mechanism(), data=data(), workers=n)) for n in (1, 2, 3))
+        assert all(map(torch.equal, one, two)) and all(map(torch.equal, one, three))
+        assert not any(torch.equal(a, b) for a, b in zip(one[:4], one[4:]))  # other numbers in every epoch
+        plain = self.images(private_run(mechanism(), data=examples(), workers=2))
+        shifts = torch.stack([a - b for a, b in zip(one, plain)]).flatten(2)
+        assert len({round(float(s), 9) for s in shifts[..., 0].flatten()}) == shifts[..., 0].numel()  # and every unit
+
+    def test_a_second_pass_over_the_indices_draws_other_numbers(self):
+        def noise(data):
+            run = private_run(mechanism(), data=data, workers=1)
+            return torch.stack(self.images(run, 4)) - torch.stack(images)
+
+        images = self.images(private_run(mechanism(), data=examples(), workers=1), 4)
+        once, twice = noise(Shaken()), noise(Whole()) - torch.stack(images)
+        assert not torch.allclose(twice, 2 * once, atol=0.1)
+
+    def test_other_keys_other_numbers(self):
+        runs = [private_run(mechanism(), data=Shaken(), workers=1, sampling_key=bg.NoiseKey(bytes([i] * 16)))
+                for i in range(2)]  # fmt: skip
+        one, two = (torch.stack(self.images(run, 4)) for run in runs)
+        assert not torch.isclose(one, two).any()
+
+    def test_indices_seed_nobody_in_this_process(self):
+        before = generators.capture()
+        indices = loader._Seeded([3, 1, 2], 7)
+        assert list(indices) == [3, 1, 2] and list(pickle.loads(pickle.dumps(indices))) == [3, 1, 2]
+        assert same(generators.capture(), before)
+
+    def test_the_users_data_set_and_worker_init_are_theirs(self):
+        data = Shaken()
+        model = small_model()
+        *_, own = bg.PrivacyEngine().make_private(
+            module=model, optimizer=momentum(model.parameters()), mechanism=mechanism(), max_grad_norm=1.0,
+            data_loader=DataLoader(data, 6, num_workers=1, worker_init_fn=shift_by_a_million),
+        )  # fmt: skip
+        assert own.dataset is data
+        assert next(iter(own))[0].min() > 1e5
+
+
+def shift_by_a_million(_):
+    get_worker_info().dataset.plain = TensorDataset(*(t + 1_000_000 * (t.dim() > 1) for t in examples().tensors))
 
 
 @pytest.fixture
