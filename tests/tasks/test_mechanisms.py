@@ -25,7 +25,7 @@ def images(count: int) -> ImageData:
 
 
 def run(name: str, folder, *, resume: bool = False, **options) -> Run:
-    settings = Settings(mechanism=name, epochs=3, batch_size=24, epsilon=5.0)
+    settings = Settings(mechanism=name, epochs=2, batch_size=24, epsilon=5.0)
     return Run(settings, images(96), images(24), folder, resume=resume, key=KEY, **options)
 
 
@@ -44,7 +44,7 @@ def test_every_mechanism_trains_and_resumes_bit_for_bit(name, tmp_path):
     first = run(name, broken)
 
     def stop(progress) -> None:
-        first.stop = progress.step == 5
+        first.stop = progress.step == 3
 
     with pytest.raises(KeyboardInterrupt):
         first.train(stop)
