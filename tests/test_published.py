@@ -44,11 +44,25 @@ def test_the_table_of_losses(make, stamps, published):
 
 @pytest.mark.parametrize(("stamps", "published"), [(5, 1441.27), (10, 1397.75)])
 def test_completion_improves_the_online_tree(stamps, published):
-    """Without completion the last prefix sums several subtrees: the published figure. With it, one root: better."""
+    """The published figure weighs the last node as if its tree were complete; by what really lies below it, better."""
     n = N // stamps
     completed = bg.errors(bg.tree_aggregation(n), bg.PrefixSum(n)) ** 2
     plain = honaker_variances(n)
-    assert completed[:-1] == pytest.approx(plain[:-1], rel=1e-12) and completed[-1] < plain[-1]
+    assert completed[:-1] == pytest.approx(plain[:-1], rel=1e-12)
+    weights = [1.0]
+    while len(weights) < 40:
+        weights.append(1 / (1 + 1 / (2 * weights[-1])))
+
+    def below(level, real):
+        """Variance of a node with `real` leaves, weighed as a complete one; virtual leaves have none."""
+        if real <= 0 or level == 0:
+            return float(real > 0)
+        half = 1 << (level - 1)
+        under = below(level - 1, min(real, half)) + below(level - 1, real - half)
+        return weights[level] ** 2 + (1 - weights[level]) ** 2 * under
+
+    plain[-1] = below((n - 1).bit_length(), n)
+    assert completed[-1] < plain[-1] < honaker_variances(n)[-1]
 
     def loss(once):
         rows = np.arange(stamps)[:, None] * once[-1] + once
@@ -96,17 +110,20 @@ def test_fourier_errors_need_no_square_matrix():
     plain, optimal = (bg.errors(bg.fourier(n, decoder=d), work) for d in ("plain", "optimal"))
     both = 0.5 + sum(1 / math.sin((2 * j - 1) * math.pi / (2 * n)) for j in range(1, n + 1)) / (2 * n)
     assert plain == pytest.approx(np.full(n, math.sqrt(both)), rel=1e-9)
-    assert (optimal < plain * (1 + 1e-12)).all() and optimal[n // 2] < 0.97 * plain[0]
+    assert (optimal < plain * (1 + 1e-12)).all() and (optimal**2).mean() < 0.985 * (plain**2).mean()
     assert bg.fourier(n, decoder="optimal").residual < 1e-11
     with pytest.raises(bg.Unsupported, match=r"fourier\(steps=6000.*4096"):
         bg.fourier(n).taps(0)
 
 
 def test_the_column_normalised_square_root():
-    """Computed: RMSE at n = 2000, one epoch, 3.18361 against 3.32296 without."""
+    """By matrices in full, n = 2000, one epoch: RMSE 3.20184 against 3.32296 without."""
     n = 2000
     root, work, law = bg.square_root(bg.PrefixSum(n)), bg.PrefixSum(n), bg.SinglePass(n)
-    assert bg.rmse(bg.column_normalized(root), work, law) == pytest.approx(3.18361, abs=1e-5)
+    c = root.dense()
+    error = np.tri(n) @ np.linalg.inv(c / np.linalg.norm(c, axis=0))
+    assert bg.rmse(bg.column_normalized(root), work, law) == pytest.approx(np.linalg.norm(error) / math.sqrt(n))
+    assert bg.rmse(bg.column_normalized(root), work, law) == pytest.approx(3.20184, abs=1e-5)
     assert bg.rmse(root, work, law) == pytest.approx(3.32296, abs=1e-5)
 
 
@@ -165,7 +182,7 @@ def test_with_one_step_an_epoch_independent_noise_is_the_best_lambda(n):
     """arXiv 2601.22334: at b = 1, k = n both optima are lam = 0."""
     for loss in ("rmse", "max_error"):
         best = bg.optimize.lambda_cgd(bg.PrefixSum(n), bg.FixedEpochs(n, n), loss=loss)
-        assert best.parameters["lam"] == pytest.approx(0.0, abs=1e-6)
+        assert best.parameters["lam"] == pytest.approx(0.0, abs=1e-3)  # at n = 2 the maximum is flat to fourth order
 
 
 def test_scalar_contributions_do_not_bound_vectors():
