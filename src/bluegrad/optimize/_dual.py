@@ -189,7 +189,7 @@ def solve(task: Problem, tolerance: float, progress: Progress | None = None) -> 
     return iterate(task, _interpolate(logs, places, np.arange(b)), tolerance, progress)
 
 
-def _interpolate(logs: Array, places: Array, wanted: Array) -> Array:
+def _interpolate(logs: Array, places: Array, wanted: NDArray[np.int_]) -> Array:
     """Coordinates of U for finer patterns from those of a coarse problem, shape (len(wanted), k, k).
 
     Both have the first pattern. What its v is above its neighbour's counts once, whatever the number of the others,
@@ -215,7 +215,7 @@ def iterate(task: Problem, logs: Array, tolerance: float, progress: Progress | N
     X_p = diag(x) of x_i proportional to (V_p)_ii^(1/2), sum 1, and U_p = diag(x)^-1 V_p diag(x)^-1.
     """
     best, history = Best(np.eye(0)), _History()
-    factor, kept = _exponential(logs), logs
+    factor = _exponential(logs)
     reached, waited = 1.0, 0
     for iteration in range(1, _ITERATIONS + 1):
         answer = _respond_finite(task.gram, factor)
@@ -224,11 +224,11 @@ def iterate(task: Problem, logs: Array, tolerance: float, progress: Progress | N
         if answer is None or bound < (1.0 - _FALL) * best.dual:
             logs = history.retreat()
         else:
-            if bound > best.dual:
-                best.dual, kept = bound, logs
-            scale = answer[0] / float(weights.sum())  # U scale^2 responds with X / scale, the dual's best on this ray
-            step = _logarithm(_step(factor * scale, blocks_of(answer[1], task.times) / scale)) - _logarithm(factor * scale)
-            logs = history.extrapolate(_logarithm(factor * scale), step, weights / float(weights.sum()), bound)
+            best.dual = max(best.dual, bound)
+            scale = answer[0] / float(weights.sum())  # U scale^2, of response X / scale, is the best on this ray
+            logs = _logarithm(factor * scale)
+            step = _logarithm(_step(factor * scale, blocks_of(answer[1], task.times) / scale)) - logs
+            logs = history.extrapolate(logs, step, weights / float(weights.sum()), bound)
             certify(best, task.gram, separate(answer[1], task.times))
         best.iterations = iteration
         if progress is not None:
@@ -241,7 +241,7 @@ def iterate(task: Problem, logs: Array, tolerance: float, progress: Progress | N
         factor = _exponential(logs)
     if not np.isfinite(best.primal):
         certify(best, task.gram, separate(np.eye(len(task.gram)), task.times))
-    return best, _exponential(kept)
+    return best, _exponential(history.start())
 
 
 def _respond_finite(gram: Array, factor: Array) -> tuple[float, Array] | None:
@@ -257,7 +257,7 @@ def _step(factor: Array, x: Array) -> Array:
     b = np.matmul(x, factor)
     norms = np.linalg.norm(b, axis=2, keepdims=True)  # (V_p)_ii^(1/2)
     b *= norms.sum(axis=1, keepdims=True) / norms
-    upper = np.linalg.qr(b.transpose(0, 2, 1), mode="r")
+    upper = np.asarray(np.linalg.qr(b.transpose(0, 2, 1), mode="r"))
     signs = np.where(np.diagonal(upper, axis1=1, axis2=2) < 0.0, -1.0, 1.0)
     return np.asarray(upper.transpose(0, 2, 1) * signs[:, None, :])
 
@@ -272,7 +272,7 @@ def _logarithm(factor: Array) -> Array:
 
 
 def _exponential(logs: Array) -> Array:
-    """H of these coordinates, its rows scaled to one norm a pattern, the geometric mean: U_p has a constant diagonal."""
+    """H of these coordinates, rows scaled to one norm a pattern, their geometric mean: U_p has a constant diagonal."""
     i = np.arange(logs.shape[1])
     diagonal = logs[:, i, i]
     out = np.tril(logs)
@@ -310,6 +310,11 @@ class _History:
         self.places.append(place)
         self.steps.append(step)
         return out
+
+    def start(self) -> Array:
+        """The iterate of the best bound."""
+        assert self.best is not None, "the first iterate always answers"
+        return self.best[1]
 
     def retreat(self) -> Array:
         """From the best iterate a plain, ever shorter step; what led astray is forgotten."""
