@@ -303,7 +303,7 @@ def test_the_dynamic_program_finds_the_best_pattern(seed, monkeypatch):
 
 @pytest.mark.parametrize("make", [
     lambda n: bg.toeplitz([1.0, -0.3, 0.4], n), lambda n: bg.column_normalized(bg.toeplitz([1.0, -0.3, 0.4], n)),
-    lambda n: bg.banded_inverse_toeplitz([1.0, 0.5], n), lambda n: bg.fourier(n),
+    lambda n: bg.banded_inverse_toeplitz([1.0, 0.5], n), bg.fourier,
 ])  # fmt: skip
 def test_too_many_participations_for_a_program_are_bounded(make):
     """Every step joined, 1,100 of them: no exact rule, yet never below what one contribution reaches."""
