@@ -2,8 +2,9 @@
 
 from bluegrad.optimize._record import Optimization
 from bluegrad.optimize.approximate import approximated
+from bluegrad.optimize.inverse import banded_inverse
 from bluegrad.optimize.restarts import stamps
 from bluegrad.optimize.scalar import lambda_cgd, nu_dp_ftrl
 from bluegrad.optimize.series import toeplitz
 
-__all__ = ["Optimization", "approximated", "lambda_cgd", "nu_dp_ftrl", "stamps", "toeplitz"]
+__all__ = ["Optimization", "approximated", "banded_inverse", "lambda_cgd", "nu_dp_ftrl", "stamps", "toeplitz"]

@@ -44,3 +44,23 @@ def _blocks(x: Array, n: int, b: int) -> Array:
     out = np.zeros(-(-n // b) * b)
     out[: len(x)] = x[:n]
     return out.reshape(-1, b)
+
+
+def absolute_gram(c: Array, law: Separated, rounded: float) -> tuple[float, Array]:
+    """Sum of |X| over the first pattern of n = k b steps and its gradient in c, |X| rounded off near 0, O(n k).
+
+    X[i, i + l] = sum over m of <block m, block m + l> for m < k - i - l, the blocks of c being b long.
+    """
+    n, b, k = law.steps, law.separation, law.steps // law.separation
+    blocks = _blocks(c, n, b)
+    products = blocks @ blocks.T
+    value, back = 0.0, np.zeros((k, k))
+    for lag in range(k):
+        twice = 1.0 if lag == 0 else 2.0
+        entries = np.cumsum(np.diagonal(products, lag))[::-1]  # X[i, i + lag] for every i
+        root = np.sqrt(entries * entries + rounded * rounded)
+        value += twice * float((root - rounded).sum())
+        slope = np.divide(entries, root, out=np.zeros_like(root), where=root > 0.0)
+        m = np.arange(k - lag)
+        back[m, m + lag] = twice * np.cumsum(slope)[::-1]
+    return value, ((back + back.T) @ blocks).reshape(-1)

@@ -24,7 +24,7 @@ Log = Callable[[Array], tuple[float, Array]]
 Variables = tuple[Function, Callable[[Array], Array], Callable[[Array], Array]]
 
 # Up to this many bands forward substitution beats the FFT, and so do plain products for the gradient.
-_SUBSTITUTED = 256
+SUBSTITUTED = 256
 _PRODUCTS = 64
 # Where bounds make coefficients vanish, the start keeps them this far above 0, so that they can move.
 _FLOOR = 1e-3
@@ -169,7 +169,7 @@ def _series_error(a: Array, weights: Array, c: Array) -> tuple[float, Array]:
     """log sum_t w_t b_t^2, b = a / c. Gradient: d b = -b dC / C, so -2 <C^-T (w b), shifted b> / sum."""
     n = len(a)
     with np.errstate(over="ignore", invalid="ignore"):
-        if len(c) <= _SUBSTITUTED:
+        if len(c) <= SUBSTITUTED:
             b = _series.divide(a, c, n)
             adjoint = _series.divide((weights * b)[::-1], c, n)[::-1]
         else:
