@@ -68,7 +68,7 @@ def test_parameters_are_the_best_or_the_given_ones():
         for value in (2, 3, 4) if family.whole else (0.1, 0.5, 0.9):
             other = mechanisms.build_strategy(name, value, law)
             if family.parameter == "bands" and value == 3:
-                continue  # auto tries powers of two
+                continue  # some try powers of two
             assert bg.rmse(best, work, law) <= bg.rmse(other, work, law) * 1.002
     with pytest.raises(ValueError, match=r"stamps=7: must divide steps=60"):
         mechanisms.build_strategy("tree-online", 7, law)
