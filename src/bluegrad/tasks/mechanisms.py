@@ -114,6 +114,31 @@ FAMILIES = {
 }
 
 
+STORED = ".npz"
+
+
+def check_name(name: str) -> str:
+    """The name of a family or of a strategy file.
+
+    Raises:
+        ValueError: neither.
+    """
+    return name if name.endswith(STORED) else _checks.choice("mechanism", name, tuple(FAMILIES))
+
+
+def _stored(path: str, parameter: float | None, participation: Participation) -> Strategy:
+    """A strategy that `bluegrad optimize` or `save_strategy` wrote, if it is as long as the run."""
+    if parameter is not None:
+        raise _checks.fail("parameter", parameter, "a stored strategy has none", "leave it at auto")
+    stored = strategy.load_strategy(path)
+    if stored.steps != participation.steps:
+        raise _checks.fail(
+            "mechanism", path, f"has {stored.steps} steps, the run {participation.steps}",
+            "optimise a strategy for the run's number of steps",
+        )  # fmt: skip
+    return stored
+
+
 def choose_parameter(name: str, parameter: float | None, participation: Participation) -> float:
     """The given parameter if the mechanism has one, or its own choice; 0 where it has none.
 
@@ -138,7 +163,7 @@ def build_strategy(name: str, parameter: float | None, participation: Participat
     """The named strategy over the participation's steps.
 
     Args:
-        name: one of FAMILIES.
+        name: one of FAMILIES, or the .npz file of a strategy.
         parameter: lam, nu, bands or stamps; None leaves the choice to the family.
         participation: gives steps and sensitivity.
 
@@ -146,9 +171,12 @@ def build_strategy(name: str, parameter: float | None, participation: Participat
         The strategy.
 
     Raises:
-        ValueError: unknown name, a parameter out of range, or one for a mechanism that has none.
+        ValueError: unknown name, a parameter out of range, one for a mechanism that has none, or a file that isn't a
+            strategy's or has another number of steps.
         Unsupported: no sensitivity rule for the participation.
     """
+    if check_name(name).endswith(STORED):
+        return _stored(name, parameter, participation)
     chosen = choose_parameter(name, parameter, participation)
     return FAMILIES[name].make(participation, chosen)
 
