@@ -283,6 +283,40 @@ def test_more_separation_never_costs_and_more_times_never_gains(coefficients, b,
     assert bg.sensitivity(strategy, bg.MinSeparation(n, b, k + 1)) >= here * (1 - 1e-7)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_the_dynamic_program_finds_the_best_pattern(seed, monkeypatch):
+    from bluegrad import _patterns
+
+    rng = np.random.default_rng([23, seed])
+    n, b, k = int(rng.integers(1, 12)), int(rng.integers(1, 6)), int(rng.integers(1, 8))
+    values = rng.random((5, n))
+    truth = [max(sum(row[i] for i in p) for p in dense.separated_patterns(n, b, k)) for row in values]
+    found = _patterns.best_patterns(values, b, k)
+    assert found == pytest.approx(truth, rel=1e-12)
+    monkeypatch.setattr(_patterns, "_COUNTED", 0)  # where counting takes too long: never below
+    more = _patterns.best_patterns(values, b, k)
+    assert (more >= found * (1 - 1e-12)).all()
+    assert more == pytest.approx(
+        [max(sum(row[i] for i in p) for p in dense.separated_patterns(n, b, n)) for row in values]
+    )
+
+
+@pytest.mark.parametrize("make", [
+    lambda n: bg.toeplitz([1.0, -0.3, 0.4], n), lambda n: bg.column_normalized(bg.toeplitz([1.0, -0.3, 0.4], n)),
+    lambda n: bg.banded_inverse_toeplitz([1.0, 0.5], n), bg.fourier,
+])  # fmt: skip
+def test_too_many_participations_for_a_program_are_bounded(make):
+    """Every step joined, 1,100 of them: no exact rule, yet never below what one contribution reaches."""
+    n = 1100
+    strategy = make(n)
+    found = bg.certify(strategy, bg.FixedEpochs(n, n))
+    c = strategy.dense()
+    top = np.linalg.svd(c)[2][0]
+    reached = max(np.linalg.norm(c @ signs) for signs in (np.ones(n), np.sign(top), (-1.0) ** np.arange(n)))
+    assert found.value >= reached * (1 - 1e-12)
+    assert found.value <= np.sqrt(n) * np.linalg.norm(c, 2) * (1 + 1e-9)  # the spectral bound, or better
+
+
 def test_bounds_that_are_not_exact_are_still_above_the_truth():
     rng = np.random.default_rng(3)
     for _ in range(10):

@@ -13,7 +13,7 @@ Array = NDArray[np.float64]
 _SHORT = 64
 # A series of up to this many coefficients is inverted by its recurrence: exact in sign, and as fast.
 _BANDED = 256
-_CHUNK = 1 << 15
+_CHUNK = 1 << 13
 
 
 def multiply(left: Array, right: Array, length: int) -> Array:
@@ -100,7 +100,7 @@ def divide(numerator: Array, denominator: Array, length: int) -> Array:
     """
     p, chunk = len(denominator), min(_CHUNK, length)
     out = np.zeros(length)
-    bands = np.repeat(denominator[:, None], chunk, axis=1)
+    bands = np.repeat(denominator[None, :], chunk, axis=0).T  # column-major, which BLAS takes as it is
     for start in range(0, length, chunk):
         size = min(chunk, length - start)
         right = np.zeros(chunk)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bluegrad import _checks
-from bluegrad.optimize.scalar import LOSSES
+from bluegrad.optimize._problem import LOSSES
 from bluegrad.participation import Participation
 from bluegrad.strategy import Strategy, stamped
 from bluegrad.workload import Workload

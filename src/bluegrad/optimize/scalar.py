@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from time import perf_counter
 
 import numpy as np
 from scipy.optimize import minimize_scalar
 
-from bluegrad import _checks, score, strategy
+from bluegrad import _checks, strategy
+from bluegrad.optimize._problem import LOSSES
+from bluegrad.optimize._record import Optimization, attach
 from bluegrad.participation import Participation
 from bluegrad.strategy import Strategy
 from bluegrad.workload import Workload
 
-LOSSES: dict[str, Callable[[Strategy, Workload, Participation], float]] = {
-    "rmse": score.rmse,
-    "max_error": score.max_error,
-}
 _GRID = 13
 
 
@@ -28,7 +27,7 @@ def lambda_cgd(workload: Workload, participation: Participation, *, loss: str = 
         loss: "rmse" or "max_error".
 
     Returns:
-        `bluegrad.lambda_cgd(n, lam)`; lam is in its `parameters`.
+        `bluegrad.lambda_cgd(n, lam)`; lam is in its `parameters`, the record of the search in `optimization`.
 
     Raises:
         ValueError: unknown loss, or different numbers of steps.
@@ -54,7 +53,7 @@ def nu_dp_ftrl(workload: Workload, participation: Participation, *, loss: str = 
         loss: "rmse" or "max_error".
 
     Returns:
-        `bluegrad.nu_dp_ftrl(n, nu)`; nu is in its `parameters`.
+        `bluegrad.nu_dp_ftrl(n, nu)`; nu is in its `parameters`, the record of the search in `optimization`.
 
     Raises:
         ValueError: unknown loss, or different numbers of steps.
@@ -76,7 +75,7 @@ _BELOW_ONE = float(np.nextafter(1.0, 0.0))
 
 def _best(member: Callable[[float], Strategy], workload: Workload, participation: Participation, loss: str) -> Strategy:
     """Minimise over the damping d in (0, 1], as log d: losses change with the scale of d, not with d."""
-    value = LOSSES[_checks.choice("loss", loss, tuple(LOSSES))]
+    started, value = perf_counter(), LOSSES[_checks.choice("loss", loss, tuple(LOSSES))]
 
     def objective(log_damping: float) -> float:
         return value(member(float(np.exp(min(log_damping, 0.0)))), workload, participation)
@@ -87,6 +86,8 @@ def _best(member: Callable[[float], Strategy], workload: Workload, participation
     best = int(np.argmin(scores))
     low, high = grid[max(best - 1, 0)], grid[min(best + 1, _GRID - 1)]
     inside = minimize_scalar(objective, bounds=(low, high), method="bounded", options={"xatol": 1e-7})
-    if inside.fun < scores[best]:
-        return member(float(np.exp(inside.x)))
-    return member(float(np.exp(grid[best])))
+    better = bool(inside.fun < scores[best])
+    found = member(float(np.exp(inside.x if better else grid[best])))
+    least = float(inside.fun if better else scores[best])
+    steps, seconds = _GRID + int(inside.nfev), perf_counter() - started
+    return attach(found, Optimization(loss, least, steps, seconds, bool(inside.success)))
