@@ -33,6 +33,8 @@ _MEMORY = 12
 _RIDGE = 1e-10
 # Coarse problems go down to about this many steps: solved in no time.
 _COARSEST = 48
+# Shares of its diagonal that are tried in a mixture with X.
+_MIXTURES = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 0.5, 0.9)
 # An iterate whose bound falls short of the best by more than this share is dropped.
 _FALL = 1e-3
 
@@ -61,8 +63,8 @@ class Best:
 
     @property
     def gap(self) -> float:
-        """(primal - dual) / primal."""
-        return 1.0 - self.dual / self.primal if np.isfinite(self.primal) else 1.0
+        """(primal - dual) / primal, 1 as long as there is no primal."""
+        return 1.0 - self.dual / self.primal
 
     def offer(self, x: Array, primal: float) -> None:
         """Keep x if it is better."""
@@ -141,25 +143,26 @@ def separate(x: Array, times: int) -> Array:
     return x
 
 
-def certify(best: Best, gram: Array, x: Array, least: float = 1.0) -> None:
-    """Offer a feasible X; where it isn't positive definite, mixtures with its diagonal, which stay feasible.
+def certify(best: Best, gram: Array, x: Array) -> None:
+    """Offer X, or its mixture with its diagonal, feasible too, of the least share that makes it positive definite.
 
     Args:
         best: receives it.
         gram: V.
-        x: feasible apart from its definiteness; changed in place.
-        least: the smallest share of X in a mixture that is tried.
+        x: feasible apart from its definiteness, shape (n, n); may be changed.
     """
-    share = 1.0
+    value = loss(gram, x)
     diagonal = np.diag(x).copy()
-    while True:
-        value = loss(gram, x)
-        if np.isfinite(value) or share * 0.5 < least:
-            best.offer(x, value)
-            return
-        share *= 0.5
-        x *= 0.5
+    kept = 1.0
+    for share in _MIXTURES:
+        # a mixture costs about its share of the loss
+        if np.isfinite(value) or share >= best.gap:
+            break
+        x *= (1.0 - share) / kept
+        kept = 1.0 - share
         np.fill_diagonal(x, diagonal)
+        value = loss(gram, x)
+    best.offer(x, value)
 
 
 def solve(task: Problem, tolerance: float, progress: Progress | None = None) -> tuple[Best, Array]:
@@ -239,8 +242,6 @@ def iterate(task: Problem, logs: Array, tolerance: float, progress: Progress | N
         if best.gap <= tolerance or waited >= _PATIENCE:
             break
         factor = _exponential(logs)
-    if not np.isfinite(best.primal):
-        certify(best, task.gram, separate(np.eye(len(task.gram)), task.times))
     return best, _exponential(history.start())
 
 

@@ -22,7 +22,11 @@ _ITERATIONS = 5000
 _PATIENCE = 400
 _MEMORY = 20
 _ARMIJO = 1e-4
+# Least share of its pivots that U may keep in one step: where it is all but singular, there is no way on.
+_KEPT = 0.3
 _SHORTEST = 1e-14
+# Most that log v may be: a line search may go anywhere.
+_LARGEST_LOG = 500.0
 # Largest change of a variable in the first step, when no curvature is known.
 _FIRST = 0.1
 # Least root of v_u, of an average 1: keeps U positive definite, and the bound a bound.
@@ -103,8 +107,7 @@ class Nonnegative(Dual):
 
     def multiplier(self, z: Array) -> tuple[Array, float]:
         """U as one block."""
-        with np.errstate(over="ignore"):  # then not finite, and refused
-            v = np.exp(z[: self.b])
+        v = np.exp(np.minimum(z[: self.b], _LARGEST_LOG))
         root = np.sqrt(np.repeat(v, self.times))
         u = np.diag(root * root)
         u[self.row, self.column] = self.sign * z[self.b :] * root[self.row] * root[self.column]
@@ -128,13 +131,19 @@ def ascend(task: Problem, dual: Dual, z: Array, tolerance: float, progress: Prog
     """Certificates of at most this gap, or the best that could be had, from a start z."""
     best = Best(np.eye(0))
     latest: list[Array] = []
+    pivots, reached_pivots = np.zeros(1), np.zeros(1)
 
     def objective(z: Array) -> tuple[float, Array]:
+        nonlocal reached_pivots
         u, total = dual.multiplier(z)
         try:
             if not np.isfinite(u).all():
                 return np.inf, z
-            root, x = respond(task.gram, np.asarray(np.linalg.cholesky(u), dtype=np.float64))
+            factor = np.asarray(np.linalg.cholesky(u), dtype=np.float64)
+            reached_pivots = np.diagonal(factor, axis1=1, axis2=2)
+            if (reached_pivots < _KEPT * pivots).any():
+                return np.inf, z
+            root, x = respond(task.gram, factor)
         except np.linalg.LinAlgError:
             return np.inf, z
         if not root > 0.0 or not np.isfinite(x).all():
@@ -147,9 +156,10 @@ def ascend(task: Problem, dual: Dual, z: Array, tolerance: float, progress: Prog
     reached, waited = 1.0, 0
 
     def enough() -> bool:
-        nonlocal reached, waited
+        nonlocal reached, waited, pivots
+        pivots = reached_pivots
         best.iterations += 1
-        certify(best, task.gram, dual.repair(latest[0]), least=2.0**-6)
+        certify(best, task.gram, dual.repair(latest[0]))
         if progress is not None:
             progress(best.iterations, best.primal, best.gap)
         waited += 1
