@@ -41,7 +41,8 @@ def dense(
     - "orthogonal": X_ij = 0 for steps i, j of one unit, squared column norms of each pattern of sum 1. The optimum for
       contributions that are vectors, such as gradients.
     - "nonnegative_pairs": X_ij >= 0 for these pairs instead; it has the same optimum and is solved as the same problem.
-    - "nonnegative": X_ij >= 0 for all pairs of steps, shared by a unit or not.
+    - "nonnegative": X_ij >= 0 for all pairs of steps, shared by a unit or not. Where this costs much the search is slow,
+      and may end short of the tolerance.
     - "signs": |C u| <= 1 for contributions of +1 and -1 only. Small problems; gradients being vectors, the strategy is
       scaled down to what they can contribute, so its error stays above the bound.
 
@@ -51,6 +52,7 @@ def dense(
         constraint: one of the names above.
         tolerance: certified gap (value^2 - lower_bound^2) / value^2 at which to stop, between 0 and 1.
         progress: called at every iteration with its number, the error and the gap so far; what it raises is passed on.
+            "nonnegative" first solves "orthogonal" without calling it.
 
     Returns:
         `bluegrad.dense(C)` with the record `optimization`: error, certified lower bound on the error of any strategy
