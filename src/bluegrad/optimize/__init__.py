@@ -3,6 +3,7 @@
 from bluegrad.optimize._journal import Journal
 from bluegrad.optimize._record import Optimization
 from bluegrad.optimize.approximate import approximated
+from bluegrad.optimize.dense import dense
 from bluegrad.optimize.inverse import banded_inverse
 from bluegrad.optimize.restarts import stamps
 from bluegrad.optimize.scalar import lambda_cgd, nu_dp_ftrl
@@ -13,6 +14,7 @@ __all__ = [
     "Optimization",
     "approximated",
     "banded_inverse",
+    "dense",
     "lambda_cgd",
     "nu_dp_ftrl",
     "stamps",
