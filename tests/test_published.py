@@ -279,9 +279,16 @@ def test_bad_input(make, words):
     assert all(word in str(caught.value) for word in words), str(caught.value)
 
 
+def test_a_matrix_beyond_the_largest_is_refused():
+    with pytest.raises(bg.Unsupported, match=r"8193.*8192"):
+        bg.dense(np.broadcast_to(0.0, (8193, 8193)))
+
+
 @pytest.mark.parametrize("make", [
-    lambda n: bg.column_normalized(bg.square_root(bg.PrefixSum(n))), lambda n: bg.dense(np.eye(n)[:, :4097]),
+    lambda n: bg.column_normalized(bg.square_root(bg.PrefixSum(n))),
+    lambda n: bg.stamped(bg.column_normalized(bg.square_root(bg.PrefixSum(n))), 2),
 ])  # fmt: skip
 def test_what_would_need_a_huge_matrix_is_refused_by_name(make):
+    strategy = make(4200)
     with pytest.raises(bg.Unsupported, match=r"steps=\d+ is more than the 4096"):
-        bg.errors(make(4200), bg.PrefixSum(4200))
+        bg.errors(strategy, bg.PrefixSum(strategy.steps))
