@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -186,16 +187,22 @@ def test_with_one_step_an_epoch_independent_noise_is_the_best_lambda(n):
 
 
 def test_scalar_contributions_do_not_bound_vectors():
-    """arXiv 2211.06530, appendix H: the reduction to scalars fails without non-negative C^T C."""
-    third = 2 * np.pi / 3
-    vectors = np.array([[np.cos(i * third), np.sin(i * third)] for i in range(3)])
-    # columns at 120 degrees: signs cancel, vectors of the same directions don't
-    c = np.concatenate([vectors.T, 0.2 * np.eye(3)])
-    signs = max(np.linalg.norm(c @ np.array([1, s, t])) for s in (-1, 1) for t in (-1, 1))
-    matched = np.linalg.norm(c @ vectors)
-    assert matched > 1.04 * signs
-    found = bg.certify(bg.dense(c), bg.FixedEpochs(3, 3))
-    assert found.exact and found.value >= matched * (1 - 1e-9)
+    """arXiv 2211.06530, appendix H.2: no signs do more than 1, vectors reach sqrt(1.1); here on a pentagon.
+
+    Five steps, each in conflict with two others: signs satisfy four conflicts of five, vectors at 144 degrees all of
+    them by 81 %. The diagonal is such that the ratio is the published one.
+    """
+    cycle = np.roll(np.eye(5), 1, axis=0) + np.roll(np.eye(5), -1, axis=0)
+    together = -10 * math.cos(4 * math.pi / 5)
+    diagonal = (together - 1.1 * 6) / 0.5  # (5 diagonal + together) / (5 diagonal + 6) = 1.1
+    x = (diagonal * np.eye(5) - cycle) / (5 * diagonal + 6)
+    c = np.linalg.cholesky(x).T
+    signs = max(np.linalg.norm(c @ np.array(s)) for s in itertools.product((-1, 1), repeat=5))
+    angles = 4 * math.pi / 5 * np.arange(5)
+    vectors = np.linalg.norm(c @ np.stack([np.cos(angles), np.sin(angles)], axis=1))
+    assert (signs, vectors) == pytest.approx((1.0, math.sqrt(1.1)), rel=1e-12)
+    found = bg.certify(bg.dense(c), bg.FixedEpochs(5, 5))
+    assert found.exact and found.value == pytest.approx(math.sqrt(1.1), rel=1e-8)
 
 
 def test_blt_buffers_in_closed_form():
@@ -272,9 +279,16 @@ def test_bad_input(make, words):
     assert all(word in str(caught.value) for word in words), str(caught.value)
 
 
+def test_a_matrix_beyond_the_largest_is_refused():
+    with pytest.raises(bg.Unsupported, match=r"8193.*8192"):
+        bg.dense(np.broadcast_to(0.0, (8193, 8193)))
+
+
 @pytest.mark.parametrize("make", [
-    lambda n: bg.column_normalized(bg.square_root(bg.PrefixSum(n))), lambda n: bg.dense(np.eye(n)[:, :4097]),
+    lambda n: bg.column_normalized(bg.square_root(bg.PrefixSum(n))),
+    lambda n: bg.stamped(bg.column_normalized(bg.square_root(bg.PrefixSum(n))), 2),
 ])  # fmt: skip
 def test_what_would_need_a_huge_matrix_is_refused_by_name(make):
+    strategy = make(4200)
     with pytest.raises(bg.Unsupported, match=r"steps=\d+ is more than the 4096"):
-        bg.errors(make(4200), bg.PrefixSum(4200))
+        bg.errors(strategy, bg.PrefixSum(strategy.steps))

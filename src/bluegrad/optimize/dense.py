@@ -16,7 +16,7 @@ from bluegrad.optimize import _dual, _projected
 from bluegrad.optimize._record import Optimization, attach
 from bluegrad.participation import FixedEpochs, Participation, SinglePass
 from bluegrad.strategy import Strategy
-from bluegrad.strategy.base import DENSE_STEPS
+from bluegrad.strategy.base import MATRIX_STEPS
 from bluegrad.workload import Workload
 
 Array = NDArray[np.float64]
@@ -112,9 +112,9 @@ def _checked(
     _checks.real("tolerance", tolerance, low=0.0, high=1.0, low_open=True, high_open=True, fix="commonly 1e-3 to 1e-6")
     if progress is not None and not callable(progress):
         raise _checks.fail("progress", progress, "must be callable", "give a function of (iteration, value, gap)")
-    if n > DENSE_STEPS:
+    if n > MATRIX_STEPS:
         raise Unsupported(
-            f"dense strategy of steps={n}: more than the {DENSE_STEPS} up to which an n x n matrix is formed; use "
+            f"dense strategy of steps={n}: more than the {MATRIX_STEPS} up to which an n x n matrix is formed; use "
             "fewer steps, or a structured family such as bluegrad.optimize.lambda_cgd"
         )
     if constraint == "signs" and (n // times) * 2 ** (times - 1) > _SIGNS:

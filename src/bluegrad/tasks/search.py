@@ -27,6 +27,12 @@ class Kind:
     find: Sized
 
 
+def _dense(work: Workload, law: FixedEpochs, size: int, loss: str, progress: Progress, journal: Journal) -> Strategy:
+    """Its iterations are few and long, and the next search begins anew: it has no use for a journal."""
+    _checks.choice("loss of a dense strategy", loss, ("rmse",))
+    return optimize.dense(work, law, progress=lambda iteration, value, gap: progress(iteration, value))
+
+
 SEARCHES = {
     "lambda-cgd": Kind(None, 0, lambda work, law, _, loss, *__: optimize.lambda_cgd(work, law, loss=loss)),
     "nu-dp-ftrl": Kind(None, 0, lambda work, law, _, loss, *__: optimize.nu_dp_ftrl(work, law, loss=loss)),
@@ -42,6 +48,7 @@ SEARCHES = {
             work, law, size, loss=loss, progress=progress, journal=journal
         ),
     ),
+    "dense": Kind(None, 0, _dense),
 }  # fmt: skip
 
 
