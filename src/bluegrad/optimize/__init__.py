@@ -2,9 +2,21 @@
 
 from bluegrad.optimize._record import Optimization
 from bluegrad.optimize.approximate import approximated
+from bluegrad.optimize.buffers import buffered_toeplitz
+from bluegrad.optimize.columns import banded
 from bluegrad.optimize.inverse import banded_inverse
 from bluegrad.optimize.restarts import stamps
 from bluegrad.optimize.scalar import lambda_cgd, nu_dp_ftrl
 from bluegrad.optimize.series import toeplitz
 
-__all__ = ["Optimization", "approximated", "banded_inverse", "lambda_cgd", "nu_dp_ftrl", "stamps", "toeplitz"]
+__all__ = [
+    "Optimization",
+    "approximated",
+    "banded",
+    "banded_inverse",
+    "buffered_toeplitz",
+    "lambda_cgd",
+    "nu_dp_ftrl",
+    "stamps",
+    "toeplitz",
+]
