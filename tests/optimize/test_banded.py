@@ -115,7 +115,7 @@ def test_the_sensitivity_is_the_truth(law, name):
         normalized = bg.column_normalized(bg.optimize.toeplitz(work, law, bands))
         assert best.optimization.value <= bg.rmse(normalized, work, law) * (1 + 1e-9)
         values.append(best.optimization.value)
-    assert (np.diff(values) <= 1e-8).all(), "more bands are never worse"
+    assert (np.diff(values) <= 1e-7).all(), "more bands are never worse"
 
 
 def test_it_beats_the_toeplitz_strategy_of_as_many_bands():
@@ -128,19 +128,19 @@ def test_it_beats_the_toeplitz_strategy_of_as_many_bands():
 
 @pytest.mark.parametrize("name", ["prefix", "schedule"])
 def test_the_largest_error_is_the_least(name):
-    n = 40
+    n = 30
     work, law = WORKLOADS[name](n), bg.FixedEpochs(n, 5)
-    best = bg.optimize.banded(work, law, 6, loss="max_error")
+    best = bg.optimize.banded(work, law, 4, loss="max_error")
     assert best.optimization.value == bg.max_error(best, work, law)
-    rmse = bg.optimize.banded(work, law, 6)
+    rmse = bg.optimize.banded(work, law, 4)
     assert best.optimization.value < bg.max_error(rmse, work, law)
     # weak duality: for any weights on the rows the least weighted error is below the least largest error
     problem = columns.pose(work, law, "max_error", None)
-    blocked = _blocks.BlockedVariances(work, 6)
+    blocked = _blocks.BlockedVariances(work, 4)
     variances = bg.errors(best, work) ** 2
     weights = (variances / variances.max()) ** 4096
     weights /= weights.sum()
-    free = np.arange(n)[:, None] + np.arange(6) < n
+    free = np.arange(n)[:, None] + np.arange(4) < n
     free[:, 0] = False
 
     def weighted(x):

@@ -28,8 +28,9 @@ def momentum(n: int, schedule: bool = False, coupled: bool = False) -> bg.Sgd:
 )
 def test_reference_rmse(n, k, expected):
     work = bg.PrefixSum(n)
-    for law in (bg.FixedEpochs(n, k), bg.MinSeparation(n, n // k, k)):
-        for count, value in expected.items():
+    for count, value in expected.items():
+        laws = [bg.FixedEpochs(n, k)] + [bg.MinSeparation(n, n // k, k)] * (count == 1)
+        for law in laws:
             best = bg.optimize.buffered_toeplitz(work, law, count)
             assert best.optimization.value == bg.rmse(best, work, law) and best.optimization.converged
             assert best.optimization.value == pytest.approx(value, abs=6e-5)
@@ -39,13 +40,15 @@ def test_reference_rmse(n, k, expected):
 @pytest.mark.parametrize(
     ("n", "expected"),
     [
-        (10_000, [5.58937, 4.21585, 4.03325, 4.00312, 3.99872]),
-        (100_000, [8.15592, 5.29675, 4.85347, 4.75768, 4.73641]),
+        (10_000, {5: 3.99872}),
+        (100_000, {2: 5.29675, 4: 4.75768}),
+        pytest.param(10_000, {1: 5.58937, 2: 4.21585, 3: 4.03325, 4: 4.00312}, marks=pytest.mark.slow),
+        pytest.param(100_000, {1: 8.15592, 3: 4.85347, 5: 4.73641}, marks=pytest.mark.slow),
     ],
 )
 def test_reference_max_error(n, expected):
     work, law = bg.PrefixSum(n), bg.SinglePass(n)
-    for count, value in enumerate(expected, start=1):
+    for count, value in expected.items():
         best = bg.optimize.buffered_toeplitz(work, law, count, loss="max_error")
         assert best.optimization.value == bg.max_error(best, work, law) <= value + 6e-6
         assert best.optimization.value == pytest.approx(value, abs=6e-6) and best.memory == count

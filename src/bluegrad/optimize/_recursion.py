@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from math import isqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -76,23 +77,45 @@ def _constant(few: Optimizer, steps: int, mean: bool, q: Array, w: Array) -> tup
 
 def _changing(every: Optimizer, power: float, q: Array, w: Array) -> tuple[float, Array, Array]:
     """The row loss where the optimizer changes: covariances of (s, x) forwards, the gradient in them backwards."""
-    steps, k, u = len(every.a), len(q), np.sqrt(w)
-    joints = [_joint(f, g, h, float(a), q, u) for f, g, h, a in zip(*every)]
-    covariances = [np.zeros((k + every.g.shape[1],) * 2)]
-    variances = every.a**2
-    for t, (transition, entry, output) in enumerate(joints):
-        before = covariances[-1]
-        variances[t] += output @ before @ output
-        covariances.append(transition @ before @ transition.T + np.outer(entry, entry))
-    value, weights = row_loss(variances, power)
-    in_u, in_q, later = np.zeros(k), np.zeros(k), np.zeros_like(covariances[0])
+    k, u, a = len(q), np.sqrt(w), every.a
+    d = k + every.g.shape[1]
+    transition = np.zeros((len(a), d, d))
+    transition[:, :k, :k] = np.diag(q) - np.outer(u, u)
+    transition[:, k:, :k] = -every.g[:, :, None] * u
+    transition[:, k:, k:] = every.f
+    entry = np.concatenate([np.broadcast_to(u, (len(a), k)), every.g], axis=1)  # (steps, d)
+    output = np.concatenate([-a[:, None] * u, every.h], axis=1)  # (steps, d)
+    covariances = covariance_before(transition, entry[:, :, None] * entry[:, None, :])
+    seen = np.einsum("tij,tj->ti", covariances, output)
+    value, weights = row_loss(a * a + (seen * output).sum(axis=1), power)
     if not np.isfinite(value):
-        return np.inf, in_q, in_u
-    for t in range(steps - 1, -1, -1):
-        transition, entry, output = joints[t]
-        moved = 2.0 * later @ transition @ covariances[t]
-        in_q += np.diag(moved)[:k]
-        in_u += 2.0 * (later @ entry)[:k] - moved[k:, :k].T @ every.g[t] - (moved + moved.T)[:k, :k] @ u
-        in_u -= 2.0 * weights[t] * every.a[t] * (covariances[t] @ output)[:k]
-        later = transition.T @ later @ transition + weights[t] * np.outer(output, output)
-    return value, in_q, in_u / (2.0 * u)
+        return np.inf, np.zeros(k), np.zeros(k)
+    direct = weights[:, None, None] * output[:, :, None] * output[:, None, :]
+    later = covariance_before(transition[::-1].transpose(0, 2, 1), direct[::-1])[::-1]  # gradient in what a step leaves
+    moved = 2.0 * later @ transition @ covariances
+    total = moved.sum(axis=0)[:k, :k]
+    in_u = 2.0 * np.einsum("tij,tj->i", later[:, :k], entry) - (total + total.T) @ u
+    in_u -= np.einsum("tij,ti->j", moved[:, k:, :k], every.g) + 2.0 * (weights * a) @ seen[:, :k]
+    return value, np.diag(total), in_u / (2.0 * u)
+
+
+def covariance_before(transition: Array, added: Array) -> Array:
+    """P_t before step t, P_0 = 0, P_(t+1) = F_t P_t F_t^T + Q_t, shape (steps, d, d).
+
+    All pieces of about sqrt(n) steps are followed at once, first from 0, then from where the piece before ended.
+    """
+    n, d, _ = transition.shape
+    size = isqrt(n - 1) + 1
+    pieces = -(-n // size)
+    pad = ((0, pieces * size - n), (0, 0), (0, 0))
+    f, q = (np.pad(x, pad).reshape(pieces, size, d, d).swapaxes(0, 1) for x in (transition, added))
+    from_zero, power = np.zeros((pieces, d, d)), np.broadcast_to(np.eye(d), (pieces, d, d))
+    for step, extra in zip(f, q):
+        from_zero = step @ from_zero @ step.transpose(0, 2, 1) + extra
+        power = step @ power
+    out = np.zeros((size, pieces, d, d))
+    for piece in range(1, pieces):
+        out[0, piece] = from_zero[piece - 1] + power[piece - 1] @ out[0, piece - 1] @ power[piece - 1].T
+    for j in range(size - 1):
+        out[j + 1] = f[j] @ out[j] @ f[j].transpose(0, 2, 1) + q[j]
+    return out.swapaxes(0, 1).reshape(pieces * size, d, d)[:n]

@@ -21,8 +21,8 @@ Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 _LIMIT = 2000
-# Of the stopping rule: thousands of columns hardly gain by the last digits.
-_TOLERANCE = {"rmse": 1e-10, "max_error": 1e-7}
+# Of the stopping rule: what is left to gain then is about 1e-7 of the loss, in long horizons the most of the time.
+_TOLERANCE = {"rmse": 1e-8, "max_error": 1e-7}
 # Earlier powers of the largest error only lead to the last.
 _EARLY_TOLERANCE = 1e-5
 
