@@ -3,6 +3,8 @@
 from bluegrad.optimize._journal import Journal
 from bluegrad.optimize._record import Optimization
 from bluegrad.optimize.approximate import approximated
+from bluegrad.optimize.buffers import buffered_toeplitz
+from bluegrad.optimize.columns import banded
 from bluegrad.optimize.dense import dense
 from bluegrad.optimize.inverse import banded_inverse
 from bluegrad.optimize.restarts import stamps
@@ -13,7 +15,9 @@ __all__ = [
     "Journal",
     "Optimization",
     "approximated",
+    "banded",
     "banded_inverse",
+    "buffered_toeplitz",
     "dense",
     "lambda_cgd",
     "nu_dp_ftrl",

@@ -16,8 +16,11 @@ Progress = Callable[[int, float], object]
 # Relative excess of the squared loss, as the quadratic model foretells it, below which descent has converged.
 TOLERANCE = 1e-12
 _IN_A_ROW = 3
-# A line search that runs into rounding has still converged where the model foretells no more than this.
-_ROUNDING = 1e-9
+# Descent that gains less than this many tolerances over so many steps has run into rounding, a kink or a flat valley:
+# it ends, and has converged where the model foretells no more than the last.
+_STALLED, _WINDOW, _ROUNDING = 10.0, 20, 1e-8
+# A value may rise by this much, relative, and still count as rounding.
+_SLACK = 1e-13
 _MEMORY = 30
 _TRIALS = 40
 
@@ -43,7 +46,7 @@ def descend(
     """Minimise f = log of a squared loss by L-BFGS with a weak Wolfe line search.
 
     Stops when -g . p, twice the decrease that the quadratic model foretells, is below `tolerance` three times in a
-    row: a rule that knows no scale of x.
+    row: a rule that knows no scale of x. Where rounding doesn't allow that, stops when it gains nothing any more.
 
     Args:
         function: x -> (f, gradient); f may be infinite or nan where x is out of reach.
@@ -56,7 +59,7 @@ def descend(
     value, gradient = function(x)
     assert isfinite(value), "descent starts within reach"
     pairs: list[tuple[Array, Array, float]] = []
-    quiet = 0
+    quiet, values = 0, [value]
     for iteration in range(limit):
         if progress is not None:
             progress(iteration, exp(0.5 * value))
@@ -65,13 +68,17 @@ def descend(
         quiet = quiet + 1 if -slope <= tolerance else 0
         if quiet >= _IN_A_ROW or not gradient.any():
             return Descent(x, value, iteration, True)
+        if len(values) > _WINDOW and values[-1 - _WINDOW] - value <= _STALLED * tolerance:
+            return Descent(x, value, iteration, -slope <= _ROUNDING)
         found = _line_search(function, x, value, direction, slope, 1.0 if pairs else 0.1 / (1.0 + (-slope) ** 0.5))
         if found is None:
             if not pairs or -slope <= _ROUNDING:
                 return Descent(x, value, iteration, -slope <= _ROUNDING)
             pairs = []  # the model misled: start it anew from steepest descent
+            values.append(value)
             continue
         moved, value, after = found
+        values.append(value)
         step, change = moved - x, after - gradient
         curvature = float(step @ change)
         if curvature > 0.0:
@@ -102,7 +109,7 @@ def _line_search(
     if slope >= 0.0:
         return None
     low, high, best = 0.0, np.inf, None
-    slack = 1e-15 * max(1.0, abs(value))
+    slack = _SLACK * max(1.0, abs(value))
     for _ in range(_TRIALS):
         point = x + size * direction
         f, gradient = function(point)

@@ -59,7 +59,7 @@ def row_forms(workload: Workload, bands: int) -> Array:
 def _gram_diagonals(workload: Workload, lags: int) -> list[Array]:
     """(A^T A)[j, j + l] for l < lags, by the workload's recursion in O(n lags) where it has one."""
     if workload.init() is not None:
-        return _recursive_diagonals(*_state_space(workload), lags)
+        return _recursive_diagonals(*state_space(workload, workload.steps), lags)
     if workload.steps > DENSE_STEPS:
         raise Unsupported(
             f"workload={workload!r}: no recursion to use, and steps={workload.steps} is more than the {DENSE_STEPS} up "
@@ -69,14 +69,14 @@ def _gram_diagonals(workload: Workload, lags: int) -> list[Array]:
     return [np.diagonal(a.T @ a, lag) for lag in range(lags)]
 
 
-def _state_space(workload: Workload) -> tuple[Array, Array, Array, Array]:
+def state_space(workload: Workload, steps: int) -> tuple[Array, Array, Array, Array]:
     """x_t = F_t x_(t-1) + g_t u_t, output h_t x_(t-1) + a_t u_t: F (n, d, d), g (n, d), h (n, d), a (n,)."""
-    n, first = workload.steps, workload.init()
+    first = workload.init()
     assert first is not None
     d = len(first) - 1
     units = np.eye(d + 1)
-    moved, outputs = np.empty((n, d, d + 1)), np.empty((n, d + 1))
-    for t in range(n):
+    moved, outputs = np.empty((steps, d, d + 1)), np.empty((steps, d + 1))
+    for t in range(steps):
         outputs[t], state = workload.step(units[0], (t, *units[1:]))
         moved[t] = state[1:]
     return moved[:, :, 1:], moved[:, :, 0], outputs[:, 1:], outputs[:, 0]

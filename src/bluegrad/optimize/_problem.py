@@ -26,7 +26,7 @@ LOSSES: dict[str, Callable[[Strategy, Workload, Participation], float]] = {
     "max_error": score.max_error,
 }
 # Powers q of (sum of variances^q)^(1/q) in turn: the largest variance where no theorem says which row has it.
-POWERS = {"rmse": (1.0,), "max_error": (8.0, 64.0, 512.0)}
+POWERS = {"rmse": (1.0,), "max_error": (8.0, 64.0, 512.0, 4096.0)}
 
 
 class Problem(NamedTuple):
