@@ -113,6 +113,7 @@ def plan(
     epochs: Annotated[int, typer.Option(help="Passes over the data; must divide the steps.")] = 20,
     epsilon: Epsilon = 8.0,
     delta: Delta = 1e-5,
+    slow: Annotated[bool, typer.Option("--slow", help="Include mechanisms that take minutes to optimise.")] = False,
     plot: Annotated[Path, typer.Option(help="PNG file for the frontier of noise against memory.")] = Path("plan.png"),
 ) -> None:
     """Show what every mechanism costs, without data or training."""
@@ -121,7 +122,7 @@ def plan(
         with Progress(TextColumn("planning {task.description}"), BarColumn(), console=console, transient=True) as bar:
             task = bar.add_task("", total=None)
             result = make_plan(
-                FixedEpochs(steps, epochs), epsilon=epsilon, delta=delta,
+                FixedEpochs(steps, epochs), epsilon=epsilon, delta=delta, slow=slow,
                 progress=lambda name, done, total: bar.update(task, description=name, completed=done, total=total),
             )  # fmt: skip
         plots: Any = importlib.import_module("bluegrad.plots")

@@ -12,6 +12,7 @@ from bluegrad import _checks, strategy
 from bluegrad.optimize import _pattern, _recursion
 from bluegrad.optimize._descent import Descent, Function, descend
 from bluegrad.optimize._doubling import geometric
+from bluegrad.optimize._journal import Journal
 from bluegrad.optimize._problem import POWERS, Problem, Progress, pose
 from bluegrad.participation import MinSeparation, Participation
 from bluegrad.strategy import Strategy
@@ -35,6 +36,7 @@ def buffered_toeplitz(
     *,
     loss: str = "rmse",
     progress: Progress | None = None,
+    journal: Journal | None = None,
 ) -> Strategy:
     """The buffered linear Toeplitz strategy (BLT) of least loss.
 
@@ -50,6 +52,7 @@ def buffered_toeplitz(
         buffers: most buffers, 1 to 10; streaming keeps one model copy a buffer.
         loss: "rmse" or "max_error".
         progress: called as progress(iteration, value) at every iteration.
+        journal: keeps every evaluation in a file, so that an interrupted search continues where it was.
 
     Returns:
         `bluegrad.buffered_toeplitz(n, decays, scales)`, decays falling, and the record of the search as its
@@ -67,7 +70,7 @@ def buffered_toeplitz(
 
     Source: arXiv 2404.16706, section 3; arXiv 2408.08868 (multi-participation).
     """
-    problem = pose(workload, participation, loss, progress)
+    problem = pose(workload, participation, loss, progress, journal)
     fix = f"give 1 to {_MOST} buffers"
     if _checks.integer("buffers", buffers, minimum=1, fix=fix) > _MOST:
         raise _checks.fail("buffers", buffers, f"must be at most {_MOST}", fix)
@@ -102,7 +105,7 @@ def _stages(problem: Problem, functions: list[Function], x: Array) -> list[Desce
     """Descents for every power of the loss in turn, each from where the one before ended."""
     descents: list[Descent] = []
     for function in functions:
-        descents.append(descend(function, x, limit=_LIMIT, progress=problem.progress))
+        descents.append(descend(problem.through(function), x, limit=_LIMIT, progress=problem.progress))
         x = descents[-1].x
     return descents
 

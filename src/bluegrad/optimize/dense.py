@@ -40,9 +40,10 @@ def dense(
 
     - "orthogonal": X_ij = 0 for steps i, j of one unit, squared column norms of each pattern of sum 1. The optimum for
       contributions that are vectors, such as gradients.
-    - "nonnegative_pairs": X_ij >= 0 for these pairs instead; it has the same optimum and is solved as the same problem.
-    - "nonnegative": X_ij >= 0 for all pairs of steps, shared by a unit or not. Where this costs much the search is slow,
-      and may end short of the tolerance.
+    - "nonnegative_pairs": X_ij >= 0 for these pairs instead; it has the same optimum and is solved as the same
+      problem.
+    - "nonnegative": X_ij >= 0 for all pairs of steps, shared by a unit or not. Where this costs much the search is
+      slow, and may end short of the tolerance.
     - "signs": |C u| <= 1 for contributions of +1 and -1 only. Small problems; gradients being vectors, the strategy is
       scaled down to what they can contribute, so its error stays above the bound.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 
@@ -26,6 +26,7 @@ class Family:
         make: the strategy for a participation and the parameter.
         parameter: the parameter's name, None where there is none.
         whole: whether the parameter is a whole number.
+        fast: most steps for which it is found in seconds.
         best: the parameter to take where none is given: of least RMSE on the prefix sum, where that is found fast.
     """
 
@@ -33,6 +34,7 @@ class Family:
     parameter: str | None = None
     whole: bool = False
     best: Callable[[Maker, Participation], float] | None = None
+    fast: float = inf
 
 
 def _lam(make: Maker, law: Participation) -> float:
@@ -106,6 +108,9 @@ FAMILIES = {
     "bisr": _rooted(strategy.banded_inverse_square_root),
     "toeplitz": _optimized(optimize.toeplitz, "bands", 16),
     "banded-inverse": _optimized(optimize.banded_inverse, "bands", 8),
+    "buffered": _optimized(optimize.buffered_toeplitz, "buffers", 4),
+    "banded": replace(_optimized(optimize.banded, "bands", 16), fast=10_000),
+    "dense": Family(lambda law, _: optimize.dense(PrefixSum(law.steps), law), fast=500),
     "tree-online": _restarted(strategy.tree_aggregation),
     "tree-full": _restarted(partial(strategy.tree_aggregation, decoder="full")),
     "fourier-plain": _restarted(strategy.fourier, DENSE_STEPS),
@@ -230,6 +235,7 @@ def plan(
     *,
     epsilon: float,
     delta: float,
+    slow: bool = False,
     progress: Callable[[str, int, int], None] = lambda name, done, total: None,
 ) -> Plan:
     """Every mechanism calibrated to (epsilon, delta), the one of least noise first.
@@ -238,6 +244,7 @@ def plan(
         participation: steps, and which of them a unit may join.
         epsilon: privacy budget.
         delta: failure probability.
+        slow: include mechanisms whose optimum takes minutes at so many steps.
         progress: called with a mechanism's name, how many are done and how many there are.
 
     Returns:
@@ -252,6 +259,9 @@ def plan(
     rows, left_out = [], {}
     for i, name in enumerate(FAMILIES):
         progress(name, i, len(FAMILIES))
+        if participation.steps > FAMILIES[name].fast and not slow:
+            left_out[name] = f"takes long to find at {participation.steps} steps (--slow)"
+            continue
         try:
             value = choose_parameter(name, None, participation)
             c = FAMILIES[name].make(participation, value)

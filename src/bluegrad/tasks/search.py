@@ -48,6 +48,18 @@ SEARCHES = {
             work, law, size, loss=loss, progress=progress, journal=journal
         ),
     ),
+    "buffered": Kind(
+        "buffers", 4,
+        lambda work, law, size, loss, progress, journal: optimize.buffered_toeplitz(
+            work, law, size, loss=loss, progress=progress, journal=journal
+        ),
+    ),
+    "banded": Kind(
+        "bands", 16,
+        lambda work, law, size, loss, progress, journal: optimize.banded(
+            work, law, size, loss=loss, progress=progress, journal=journal
+        ),
+    ),
     "dense": Kind(None, 0, _dense),
 }  # fmt: skip
 
@@ -91,7 +103,7 @@ class Search:
         if out.suffix != ".npz":
             raise _checks.fail("out", str(out), "must end in .npz", "e.g. --out strategy.npz")
         kind, path = SEARCHES[self.family], out.with_suffix(".search")
-        size = min(kind.usual, self.steps) if self.size is None else self.size
+        size = min(kind.usual, self.participation.separation) if self.size is None else self.size
         with Journal(path) as journal:
             best = kind.find(self.workload, self.participation, size, self.loss, progress, journal)
         strategy.save_strategy(best, out)
