@@ -10,8 +10,8 @@ RUNS ?= runs/demo
 .PHONY: demo test test-slow lint clean
 
 demo: $(VENV)/.demo
-	rm -rf $(RUNS)
-	$(BIN)/bluegrad plan --steps 200 --epochs 10 --epsilon 8
+	rm -rf $(RUNS) && mkdir -p runs
+	$(BIN)/bluegrad plan --steps 200 --epochs 10 --epsilon 8 --plot runs/plan.png
 	$(BIN)/bluegrad compare --mechanisms dp-sgd,lambda-cgd --seeds 5 --out $(RUNS)
 
 test: $(VENV)/.test lint

@@ -42,7 +42,9 @@ if TYPE_CHECKING:
     from bluegrad.strategy import full_batch as full_batch
     from bluegrad.strategy import identity as identity
     from bluegrad.strategy import lambda_cgd as lambda_cgd
+    from bluegrad.strategy import load_strategy as load_strategy
     from bluegrad.strategy import nu_dp_ftrl as nu_dp_ftrl
+    from bluegrad.strategy import save_strategy as save_strategy
     from bluegrad.strategy import square_root as square_root
     from bluegrad.strategy import stamped as stamped
     from bluegrad.strategy import toeplitz as toeplitz
@@ -78,6 +80,8 @@ _HOME = {
     "fourier": "strategy",
     "stamped": "strategy",
     "column_normalized": "strategy",
+    "save_strategy": "strategy",
+    "load_strategy": "strategy",
     "approximated": "optimize",
     "Sensitivity": "score",
     "certify": "score",

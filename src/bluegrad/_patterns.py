@@ -19,6 +19,8 @@ Array = NDArray[np.float64]
 # A certified gap below this (relative) counts as exact.
 GAP = 1e-9
 _SWEEPS = 2000
+# Most values over which participations are counted in a dynamic program (a few seconds).
+_COUNTED = 1_000_000_000
 # Largest pattern whose semidefinite program is solved; larger ones are bounded.
 _LARGEST_PROGRAM = 1024
 _CHECK_EVERY = 20
@@ -138,9 +140,23 @@ def separated_bound(gram: Array, separation: int, times: int) -> float:
     return float(best_patterns(shares[None, :], separation, times)[0])
 
 
-def best_patterns(values: Array, separation: int, times: int) -> Array:
-    """Largest sum of non-negative values over one pattern, for every row of values, shape (rows, n) -> (rows,)."""
+def _best_uncounted(values: Array, separation: int) -> Array:
+    """As `best_patterns` for any number of participations, in one pass from the end."""
     rows, n = values.shape
+    best = np.zeros((n + separation, rows))  # best[t]: from step t on
+    for t in range(n - 1, -1, -1):
+        np.maximum(best[t + 1], values[:, t] + best[t + separation], out=best[t])
+    return best[0]
+
+
+def best_patterns(values: Array, separation: int, times: int) -> Array:
+    """Largest sum of non-negative values over one pattern, for every row of values, shape (rows, n) -> (rows,).
+
+    Where counting the participations would take too long they aren't counted: a bound from above.
+    """
+    rows, n = values.shape
+    if times >= -(-n // separation) or rows * n * times > _COUNTED:
+        return _best_uncounted(values, separation)
     best = np.zeros((rows, n + separation))  # best[:, t]: from step t on, with the participations allowed so far
     for _ in range(min(times, -(-n // separation))):
         taken = values + best[:, separation:]

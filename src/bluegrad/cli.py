@@ -1,4 +1,4 @@
-"""The command line: plan, train, compare. Commands that need torch load it when they run."""
+"""The command line: plan, optimize, train, compare. Commands that need torch load it when they run."""
 
 from __future__ import annotations
 
@@ -14,12 +14,21 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from bluegrad import __version__, _checks, report
 from bluegrad.participation import FixedEpochs
 from bluegrad.tasks.mechanisms import FAMILIES
 from bluegrad.tasks.mechanisms import plan as make_plan
+from bluegrad.tasks.search import SEARCHES, Search, read_rates
 from bluegrad.tasks.settings import Settings
 
 app = typer.Typer(
@@ -31,7 +40,7 @@ app = typer.Typer(
 )
 USER_ERROR, INTERRUPTED = 2, 130
 
-Mechanism = Annotated[str, typer.Option(help=f"One of {', '.join(FAMILIES)}.")]
+Mechanism = Annotated[str, typer.Option(help=f"One of {', '.join(FAMILIES)}, or a strategy's .npz file.")]
 Parameter = Annotated[str, typer.Option(help="The mechanism's lam, nu, bands or stamps, or auto: the least RMSE.")]
 Epsilon = Annotated[float, typer.Option(help="Privacy budget of the whole run.")]
 Delta = Annotated[float, typer.Option(help="Failure probability.")]
@@ -126,6 +135,40 @@ def plan(
         for name, reason in result.left_out.items():
             console.print(f"left out: {name}: {reason}", soft_wrap=True, highlight=False)
         console.print(f"plot: {plot}", soft_wrap=True)
+
+
+@app.command()
+def optimize(
+    family: Annotated[str, typer.Argument(help=f"One of {', '.join(SEARCHES)}.")],
+    steps: Annotated[int, typer.Option(help="Training steps.")],
+    epochs: Annotated[int, typer.Option(help="Passes over the data; must divide the steps.")],
+    out: Annotated[Path, typer.Option(help="File for the strategy (.npz), for train --mechanism FILE.")],
+    size: Annotated[int | None, typer.Option(help="Bands or buffers, where the family has them.")] = None,
+    loss: Annotated[str, typer.Option(help="rmse or max_error.")] = "rmse",
+    momentum: Annotated[float, typer.Option(help="Momentum of the SGD whose error counts.")] = 0.0,
+    weight_decay: Annotated[float, typer.Option(help="Shrinkage of the model a step.")] = 0.0,
+    rates: Annotated[Path | None, typer.Option(help="Text file of one learning rate a step.")] = None,
+) -> None:
+    """Find the best strategy of a family and save it. Interrupted, the same command continues."""
+    with _user_errors():
+        search = Search(
+            family, steps=steps, epochs=epochs, size=size, loss=loss, momentum=momentum, weight_decay=weight_decay,
+            rates=None if rates is None else read_rates(rates),
+        )  # fmt: skip
+        console = Console()
+        columns = (TextColumn("{task.description}"), SpinnerColumn(), TextColumn("{task.fields[note]}"))
+        with Progress(*columns, TimeElapsedColumn(), console=console) as bar:
+            task = bar.add_task(f"optimizing {family}", total=None, note="")
+            try:
+                best = search.run(
+                    out, lambda iteration, value: bar.update(task, note=f"iteration {iteration}: {loss} {value:.6g}")
+                )
+            except KeyboardInterrupt:
+                bar.stop()
+                console.print("interrupted; the same command continues where it was", soft_wrap=True)
+                raise typer.Exit(INTERRUPTED) from None
+        console.print(report.search_table(best, search.participation))
+        console.print(f"strategy: {out}", soft_wrap=True)
 
 
 @app.command()

@@ -10,6 +10,8 @@ from rich import box
 from rich.table import Table
 
 from bluegrad.participation import Participation
+from bluegrad.score import certify
+from bluegrad.strategy import Strategy
 from bluegrad.tasks.mechanisms import Plan
 
 if TYPE_CHECKING:
@@ -98,6 +100,27 @@ def plan_table(plan: Plan, *, epsilon: float, delta: float) -> Table:
             f"{row.memory}",
             f"{draws}+{sums}" if sums else f"{draws}",
         )
+    return table
+
+
+def search_table(strategy: Strategy, participation: Participation) -> Table:
+    """What a search found."""
+    record = strategy.optimization
+    certificate = certify(strategy, participation)
+    table = Table(title="Best strategy", show_header=False, title_justify="left")
+    rows = {
+        "strategy": repr(strategy)[:200],
+        record.loss: f"{record.value:.8g} (prefix sum or the given SGD, noise multiplier 1)",
+        "certified bound": "none for this family"
+        if record.gap is None
+        else f"gap {record.gap:.1e} in the squared loss",
+        "converged": "yes" if record.converged else "no: best so far",
+        "iterations": f"{record.iterations} in {record.seconds:.1f} s",
+        "sensitivity": f"{certificate.value:.8g} ({certificate.rule})",
+        "memory": f"{strategy.memory} model copies beyond DP-SGD",
+    }
+    for name, value in rows.items():
+        table.add_row(name, value)
     return table
 
 

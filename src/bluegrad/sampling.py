@@ -18,6 +18,7 @@ from bluegrad.noise.key import NoiseKey, require_key
 from bluegrad.participation import Participation, Poisson, Separated
 
 Indices = NDArray[np.int64]
+_DRAWS, _ORDER, _SEEDS = 0, 1, 2  # what the words of a step are for
 
 
 class BatchStream(Sampler[list[int]], ABC):
@@ -64,6 +65,10 @@ class BatchStream(Sampler[list[int]], ABC):
     @abstractmethod
     def batch(self, step: int) -> Indices:
         """Indices of step `step`'s batch, shape (examples,); may be empty under random laws."""
+
+    def seed(self, step: int, part: int) -> int:
+        """64 bits for whatever is random in loading one part of a step's batch: independent of the batch itself."""
+        return int(_words64(self.key, step=step, leaf=_SEEDS, count=part + 1)[part])
 
     def __len__(self) -> int:
         return min(self.epoch_steps, self.steps)
@@ -137,7 +142,7 @@ class Partition(BatchStream):
         self._order = self._shuffle()
 
     def _shuffle(self) -> Indices:
-        tags = _words64(self.key, step=0, leaf=1, count=self.size)
+        tags = _words64(self.key, step=0, leaf=_ORDER, count=self.size)
         return np.argsort(tags, kind="stable")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -184,7 +189,7 @@ class PoissonBatches(BatchStream):
         if rate == 1.0:
             return np.arange(self.size)
         threshold = np.uint64(int(rate * 2.0**64))
-        return np.flatnonzero(_words64(self.key, step=step, leaf=0, count=self.size) < threshold)
+        return np.flatnonzero(_words64(self.key, step=step, leaf=_DRAWS, count=self.size) < threshold)
 
 
 def _words64(key: NoiseKey, *, step: int, leaf: int, count: int) -> NDArray[np.uint64]:

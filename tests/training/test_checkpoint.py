@@ -2,17 +2,20 @@
 
 import errno
 import os
+import pickle
+import random
 import stat
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.optim import lr_scheduler
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset, get_worker_info
 
 import bluegrad as bg
-from bluegrad.training import checkpoint
+from bluegrad.training import checkpoint, generators, loader
 from oracles.training import examples, private_run, small_model
 
 pytestmark = [
@@ -51,6 +54,14 @@ class Noisy(Dataset):
         return x + torch.randn(x.shape, dtype=x.dtype), y
 
 
+class Shaken(Noisy):
+    """The same by the global generators of torch, Python and NumPy."""
+
+    def __getitem__(self, i):
+        x, y = super().__getitem__(i)
+        return x + random.gauss(0.0, 1.0) + np.random.normal(), y  # noqa: NPY002 - the global state is the point
+
+
 @dataclass
 class Case:
     """A way to run: everything but what a checkpoint must restore."""
@@ -62,7 +73,8 @@ class Case:
 
     def start(self, *, fresh):
         """The run; a fresh one has other weights, keys and global seeds, which loading must replace."""
-        torch.manual_seed(99 if fresh else 1)
+        seed = 99 if fresh else 1
+        torch.manual_seed(seed), random.seed(seed), np.random.seed(seed)  # noqa: NPY002 - the global state is the point
         keys = {"key": bg.NoiseKey.generate(), "sampling_key": bg.NoiseKey.generate()} if fresh else {}
         options = {"make": momentum, **dict(self.options), **keys}
         run = private_run(self.mechanism, model=small_model(7 if fresh else 0, dropout=self.dropout), **options)
@@ -85,9 +97,16 @@ CASES = {
     "functorch": Case(mechanism(), options=(("mode", "functorch"),)),
     "physical batches": Case(mechanism(), options=(("max_physical_batch_size", 2),)),
     "augmentation": Case(mechanism(), options=(("data", Noisy()),)),
+    "augmentation by three generators": Case(mechanism(), dropout=0.5, options=(("data", Shaken()),)),
     "two workers": Case(mechanism(), dropout=0.5, schedule=True, options=(("workers", 2),)),
     "two workers, toeplitz": Case(mechanism(bg.toeplitz([1.0, 0.5], 8)), options=(("workers", 2),)),
-    "two workers, augmentation": Case(mechanism(), options=(("workers", 2), ("data", Noisy()))),
+    "two workers, augmentation": Case(mechanism(), dropout=0.5, options=(("workers", 2), ("data", Shaken()))),
+    "two workers, augmentation, physical batches": Case(
+        mechanism(), options=(("workers", 2), ("data", Shaken()), ("max_physical_batch_size", 4))
+    ),
+    "two workers, augmentation, poisson": Case(
+        bg.Mechanism(bg.identity(8), bg.Poisson(8, 0.2), 1.0), options=(("workers", 2), ("data", Shaken()))
+    ),
 }
 
 
@@ -116,8 +135,7 @@ class TestResume:
     def test_from_a_file(self, name, tmp_path, uninterrupted):
         case, path = CASES[name], tmp_path / "run.ckpt"
         weights, losses = uninterrupted(name)
-        # workers' generators go on from epoch to epoch only: see PrivateDataLoader
-        at = stops(case) if "workers" not in name else [4 if "augmentation" in name else 3]
+        at = stops(case) if "workers" not in name else [3, 4]  # in mid-epoch and at its end; workers start slowly
         for step in at:
             first = case.start(fresh=False).train(step)
             plan = {"schedule": first.schedule.state_dict(), "epoch": 3} if case.schedule else {"epoch": 3}
@@ -199,6 +217,67 @@ class TestResume:
             next(iter(second.loader))
 
 
+class Whole(Shaken):
+    """The same, asked for a whole batch at once, which it goes through twice."""
+
+    def __getitems__(self, indices):
+        first, second = [self[i] for i in indices], [self[i] for i in indices]
+        return [(x + z, y) for (x, y), (z, _) in zip(first, second)]
+
+
+class TestWorkers:
+    def images(self, run, steps=8):
+        """What the model is trained on, step by step."""
+        seen = []
+        run.module.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].clone()))
+        run.train(steps)
+        return seen
+
+    @pytest.mark.parametrize("data", [Shaken, Whole])
+    def test_augmentation_depends_on_the_step_and_on_no_worker(self, data):
+        one, two, three = (self.images(private_run(mechanism(), data=data(), workers=n)) for n in (1, 2, 3))
+        assert all(map(torch.equal, one, two)) and all(map(torch.equal, one, three))
+        assert not any(torch.equal(a, b) for a, b in zip(one[:4], one[4:]))  # other numbers in every epoch
+        plain = self.images(private_run(mechanism(), data=examples(), workers=2))
+        shifts = torch.stack([a - b for a, b in zip(one, plain)]).flatten(2)
+        assert len({round(float(s), 9) for s in shifts[..., 0].flatten()}) == shifts[..., 0].numel()  # and every unit
+
+    def test_a_second_pass_over_the_indices_draws_other_numbers(self):
+        def noise(data):
+            run = private_run(mechanism(), data=data, workers=1)
+            return torch.stack(self.images(run, 4)) - torch.stack(images)
+
+        images = self.images(private_run(mechanism(), data=examples(), workers=1), 4)
+        once, twice = noise(Shaken()), noise(Whole()) - torch.stack(images)
+        assert not torch.allclose(twice, 2 * once, atol=0.1)
+
+    def test_other_keys_other_numbers(self):
+        runs = [private_run(mechanism(), data=Shaken(), workers=1, sampling_key=bg.NoiseKey(bytes([i] * 16)))
+                for i in range(2)]  # fmt: skip
+        one, two = (torch.stack(self.images(run, 4)) for run in runs)
+        assert not torch.isclose(one, two).any()
+
+    def test_indices_seed_nobody_in_this_process(self):
+        before = generators.capture()
+        indices = loader._Seeded([3, 1, 2], 7)
+        assert list(indices) == [3, 1, 2] and list(pickle.loads(pickle.dumps(indices))) == [3, 1, 2]
+        assert same(generators.capture(), before)
+
+    def test_the_users_data_set_and_worker_init_are_theirs(self):
+        data = Shaken()
+        model = small_model()
+        *_, own = bg.PrivacyEngine().make_private(
+            module=model, optimizer=momentum(model.parameters()), mechanism=mechanism(), max_grad_norm=1.0,
+            data_loader=DataLoader(data, 6, num_workers=1, worker_init_fn=shift_by_a_million),
+        )  # fmt: skip
+        assert own.dataset is data
+        assert next(iter(own))[0].min() > 1e5
+
+
+def shift_by_a_million(_):
+    get_worker_info().dataset.plain = TensorDataset(*(t + 1_000_000 * (t.dim() > 1) for t in examples().tensors))
+
+
 @pytest.fixture
 def saved(tmp_path):
     """A run of three steps, and the checkpoint's path."""
@@ -216,11 +295,11 @@ def other_run(**change):
 def assert_refused(path, match=None, **change):
     """ValueError that names the path, and a run that is as it was."""
     run = other_run(**change)
-    before, weights, rng = str(run.optimizer.state_dict()), run.weights(), torch.get_rng_state()
+    before, weights, rng = str(run.optimizer.state_dict()), run.weights(), generators.capture()
     with pytest.raises(ValueError, match=match) as caught:
         run.engine.load_checkpoint(path=path, module=run.module, optimizer=run.optimizer)
     assert str(path) in str(caught.value)
-    assert torch.equal(run.weights(), weights) and torch.equal(torch.get_rng_state(), rng)
+    assert torch.equal(run.weights(), weights) and same(generators.capture(), rng)
     assert str(run.optimizer.state_dict()) == before
 
 
@@ -275,7 +354,7 @@ class TestBadFiles:
         assert_refused(path, "can't be read as a checkpoint|isn't a bluegrad")
 
     @pytest.mark.parametrize(
-        "content", [[1, 2], {"weights": torch.zeros(3)}, {"format": "bluegrad-checkpoint-1"}, torch.zeros(2), None]
+        "content", [[1, 2], {"weights": torch.zeros(3)}, {"format": "bluegrad-checkpoint-2"}, torch.zeros(2), None]
     )
     def test_foreign_data_of_torch(self, tmp_path, content):
         path = tmp_path / "foreign.pt"
@@ -284,7 +363,7 @@ class TestBadFiles:
 
     def test_code_in_a_file_is_not_run(self, tmp_path):
         path = tmp_path / "evil.pt"
-        torch.save({"format": "bluegrad-checkpoint-1", "module": Evil(str(tmp_path / "ran"))}, path)
+        torch.save({"format": "bluegrad-checkpoint-2", "module": Evil(str(tmp_path / "ran"))}, path)
         assert_refused(path, "can't be read")
         assert not (tmp_path / "ran").exists()
 
@@ -304,6 +383,127 @@ class TestBadFiles:
                 run.engine.load_checkpoint(path=path, module=run.module, optimizer=optimizer)
             with pytest.raises(ValueError, match=r"optimizer=.*isn't the one this engine returned"):
                 run.engine.save_checkpoint(path=path, module=run.module, optimizer=optimizer)
+
+
+def rewritten(path, change):
+    """The checkpoint with other content, and the digest of that."""
+    state = {name: value for name, value in checkpoint.read(path).items() if name != "digest"}
+    change(state)
+    torch.save({**state, "digest": checkpoint.digest(state)}, path)
+
+
+class TestMalformedFiles:
+    """Of the right digest: written by hand, or by a program that isn't ours."""
+
+    @pytest.mark.parametrize("new", [None, [], {}, "text", torch.zeros(3), {"torch": torch.zeros(3)}])
+    @pytest.mark.parametrize("part", ["module", "optimizer", "generators", "extra"])
+    def test_a_part_replaced(self, saved, part, new):
+        if part == "extra" and isinstance(new, dict):
+            return  # the caller's
+        rewritten(saved[1], lambda state: state.update({part: new}))
+        assert_refused(saved[1])
+
+    @pytest.mark.parametrize("part", ["module", "optimizer", "generators", "extra", "mechanism", "digest"])
+    def test_a_part_missing(self, saved, part):
+        state = checkpoint.read(saved[1])
+        del state[part]
+        torch.save(state, saved[1])
+        assert_refused(saved[1], "isn't a bluegrad-checkpoint-2 file")
+
+    @pytest.mark.parametrize("new", [None, [], "text", {}, 3, torch.zeros(3), torch.zeros(3, dtype=torch.uint8)])
+    @pytest.mark.parametrize("name", ["torch", "python", "numpy"])
+    def test_a_generator_spoiled(self, saved, name, new):
+        rewritten(saved[1], lambda state: state["generators"].update({name: new}))
+        assert_refused(saved[1], "isn't a state of the random generators")
+
+    @pytest.mark.parametrize("name", ["torch", "python", "numpy", "cuda"])
+    def test_a_generator_missing(self, saved, name):
+        rewritten(saved[1], lambda state: state["generators"].pop(name))
+        assert_refused(saved[1], "isn't a state of the random generators")
+
+    def test_weights_that_are_no_tensors(self, saved):
+        rewritten(saved[1], lambda state: state["module"].update({next(iter(state["module"])): None}))
+        assert_refused(saved[1], "another model's weights")
+
+    def test_an_older_format_is_named(self, saved):
+        def older(state):
+            state["format"] = "bluegrad-checkpoint-1"
+            state["torch_rng"] = state.pop("generators")["torch"]
+
+        state = checkpoint.read(saved[1])
+        older(state)
+        torch.save(state, saved[1])
+        assert_refused(
+            saved[1], "is a bluegrad-checkpoint-1 file, where .* reads bluegrad-checkpoint-2; finish the run"
+        )
+
+    @pytest.mark.parametrize("extra", [[], 3, "text"])
+    def test_an_extra_that_is_no_dict_is_not_written(self, saved, extra):
+        run, path = saved
+        before = path.read_bytes()
+        with pytest.raises(ValueError, match=r"extra=.*must be a dict"):
+            run.engine.save_checkpoint(path=path, module=run.module, optimizer=run.optimizer, extra=extra)
+        assert path.read_bytes() == before
+
+
+class Devices:
+    """Stands for torch.cuda with a number of devices."""
+
+    def __init__(self, monkeypatch, count):
+        self.states = [torch.full((16,), i, dtype=torch.uint8) for i in range(count)]
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(self.states))
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: len(self.states))
+        monkeypatch.setattr(torch.cuda, "get_rng_state_all", lambda: [s.clone() for s in self.states])
+        monkeypatch.setattr(torch.cuda, "set_rng_state", self.set)
+
+    def set(self, state, device):
+        self.states[device] = state.clone()
+
+
+class TestGenerators:
+    @pytest.mark.parametrize("kind", ["MT19937", "PCG64", "Philox", "SFC64"])
+    def test_are_plain_data_and_restored(self, kind, tmp_path):
+        own = np.random.get_bit_generator()
+        np.random.set_bit_generator(getattr(np.random, kind)(5))
+        try:
+            random.gauss(0, 1), np.random.normal()  # noqa: NPY002 - half of a pair is kept for the next call
+            torch.save(generators.capture(), tmp_path / "states")
+            draw = lambda: (torch.rand(2).tolist(), random.gauss(0, 1), random.random(), np.random.rand())  # noqa: E731, NPY002
+            first, second = draw(), draw()
+            generators.restore(torch.load(tmp_path / "states", weights_only=True))
+            assert draw() == first != second
+        finally:
+            np.random.set_bit_generator(own)
+
+    def test_of_cuda_devices(self, saved, monkeypatch):
+        run, path = saved
+        here = Devices(monkeypatch, 2)
+        run.engine.save_checkpoint(path=path, module=run.module, optimizer=run.optimizer)
+        expected = [s.clone() for s in here.states]
+        here.states = [s + 7 for s in here.states]
+        run.engine.load_checkpoint(path=path, module=run.module, optimizer=run.optimizer)
+        assert all(map(torch.equal, here.states, expected))
+
+    @pytest.mark.parametrize("count", [0, 1, 3])
+    def test_of_other_cuda_devices(self, saved, monkeypatch, count):
+        run, path = saved
+        Devices(monkeypatch, 2)
+        run.engine.save_checkpoint(path=path, module=run.module, optimizer=run.optimizer)
+        here = Devices(monkeypatch, count)
+        here.states = [s + 7 for s in here.states]
+        with pytest.warns(UserWarning, match=f"machine of 2 CUDA devices, restored on one of {count}; dropout"):
+            run.engine.load_checkpoint(path=path, module=run.module, optimizer=run.optimizer)
+        assert [int(s[0]) for s in here.states] == [0, 1, 9][:count]
+
+    def test_of_a_machine_without_any(self, saved, monkeypatch):
+        run, path = saved
+        here = Devices(monkeypatch, 1)
+        run.engine.load_checkpoint(path=path, module=run.module, optimizer=run.optimizer)
+        assert int(here.states[0][0]) == 0
+
+    def test_a_foreign_kind_of_numpy_generator_is_refused(self, saved):
+        rewritten(saved[1], lambda state: state["generators"]["numpy"].update({"bit_generator": "PCG64"}))
+        assert_refused(saved[1], "isn't a state of the random generators")
 
 
 class Evil:

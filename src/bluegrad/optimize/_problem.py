@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from time import perf_counter
 from typing import NamedTuple
@@ -11,7 +12,8 @@ from numpy.typing import NDArray
 
 from bluegrad import _checks, score
 from bluegrad._checks import Unsupported
-from bluegrad.optimize._descent import Descent, Progress
+from bluegrad.optimize._descent import Descent, Function, Progress
+from bluegrad.optimize._journal import Journal
 from bluegrad.optimize._record import Optimization, attach
 from bluegrad.participation import Participation, Separated
 from bluegrad.strategy import Strategy
@@ -35,11 +37,20 @@ class Problem(NamedTuple):
     loss: str
     progress: Progress | None
     started: float
+    journal: Journal | None = None
 
     @property
     def steps(self) -> int:
         """Number of steps n."""
         return self.workload.steps
+
+    def through(self, function: Function) -> Function:
+        """The function, with its values kept in the journal if there is one."""
+        if self.journal is None:
+            return function
+        probe = self.workload.apply(np.cos(np.arange(self.steps, dtype=np.float64)))  # two workloads differ on it
+        label = f"{self.loss} {self.law!r} {probe.tobytes().hex()}".encode()
+        return self.journal.through(function, hashlib.sha256(label).digest())
 
     def value(self, strategy: Strategy) -> float:
         """The loss of a strategy."""
@@ -58,7 +69,13 @@ class Problem(NamedTuple):
         return (n - np.arange(n)) / n if self.loss == "rmse" else np.ones(n)
 
 
-def pose(workload: Workload, participation: Participation, loss: str, progress: Progress | None) -> Problem:
+def pose(
+    workload: Workload,
+    participation: Participation,
+    loss: str,
+    progress: Progress | None,
+    journal: Journal | None = None,
+) -> Problem:
     """Check the arguments that all optimisers share.
 
     Raises:
@@ -78,7 +95,9 @@ def pose(workload: Workload, participation: Participation, loss: str, progress: 
             "participation.steps", participation.steps, f"must equal the workload's steps={workload.steps}",
             "build both for the same horizon",
         )  # fmt: skip
-    return Problem(workload, participation, loss, progress, perf_counter())
+    if journal is not None and not isinstance(journal, Journal):
+        raise _checks.fail("journal", journal, "must be a Journal", "give bluegrad.optimize.Journal(path), or None")
+    return Problem(workload, participation, loss, progress, perf_counter(), journal)
 
 
 def check_bands(bands: int, most: int, name: str) -> None:

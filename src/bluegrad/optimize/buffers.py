@@ -12,6 +12,7 @@ from bluegrad import _checks, strategy
 from bluegrad.optimize import _pattern, _recursion
 from bluegrad.optimize._descent import Descent, Function, descend
 from bluegrad.optimize._doubling import geometric
+from bluegrad.optimize._journal import Journal
 from bluegrad.optimize._problem import POWERS, Problem, Progress, pose
 from bluegrad.participation import MinSeparation, Participation
 from bluegrad.strategy import Strategy
@@ -35,6 +36,7 @@ def buffered_toeplitz(
     *,
     loss: str = "rmse",
     progress: Progress | None = None,
+    journal: Journal | None = None,
 ) -> Strategy:
     """The buffered linear Toeplitz strategy (BLT) of least loss.
 
@@ -50,6 +52,7 @@ def buffered_toeplitz(
         buffers: most buffers, 1 to 10; streaming keeps one model copy a buffer.
         loss: "rmse" or "max_error".
         progress: called as progress(iteration, value) at every iteration.
+        journal: keeps every evaluation in a file, so that an interrupted search continues where it was.
 
     Returns:
         `bluegrad.buffered_toeplitz(n, decays, scales)`, decays falling, and the record of the search as its
@@ -67,7 +70,7 @@ def buffered_toeplitz(
 
     Source: arXiv 2404.16706, section 3; arXiv 2408.08868 (multi-participation).
     """
-    problem = pose(workload, participation, loss, progress)
+    problem = pose(workload, participation, loss, progress, journal)
     fix = f"give 1 to {_MOST} buffers"
     if _checks.integer("buffers", buffers, minimum=1, fix=fix) > _MOST:
         raise _checks.fail("buffers", buffers, f"must be at most {_MOST}", fix)
@@ -86,7 +89,7 @@ def buffered_toeplitz(
 
 def _with_one_more(problem: Problem, errors: list[_recursion.LogError], x: Array) -> tuple[Array, list[Descent]]:
     """Descend from the best place of one more buffer; x holds log(rate / decay) and log scale, shape (buffers, 2)."""
-    functions: list[Function] = [partial(_objective, problem, error) for error in errors]
+    functions: list[Function] = [problem.through(partial(_objective, problem, error)) for error in errors]
     rates = np.geomspace(0.1 / problem.steps, 0.5, _RATES)
     places = [np.array([[log(rate / (1.0 - rate)), log(scale)]]) for rate in rates for scale in _SCALES]
     starts = [np.concatenate([x, place]).reshape(-1) for place in places]

@@ -11,6 +11,7 @@ from bluegrad import strategy
 from bluegrad.optimize import _pattern
 from bluegrad.optimize._blocks import BlockedVariances
 from bluegrad.optimize._descent import Descent, Progress, descend
+from bluegrad.optimize._journal import Journal
 from bluegrad.optimize._problem import POWERS, Problem, check_bands, pose, row_loss
 from bluegrad.optimize.series import toeplitz
 from bluegrad.participation import Participation
@@ -34,6 +35,7 @@ def banded(
     *,
     loss: str = "rmse",
     progress: Progress | None = None,
+    journal: Journal | None = None,
 ) -> Strategy:
     """The banded strategy of least loss with a column of its own for every step, all of norm 1.
 
@@ -49,6 +51,7 @@ def banded(
             model copies.
         loss: "rmse" or "max_error"; the latter by power sums of row variances, within n^(1 / 8192) of the optimum.
         progress: called as progress(iteration, value) at every iteration.
+        journal: keeps every evaluation in a file, so that an interrupted search continues where it was.
 
     Returns:
         `bluegrad.banded(columns)`, columns of norm 1, and the record of the search as its `optimization`.
@@ -65,10 +68,10 @@ def banded(
 
     Source: arXiv 2306.08153, section 4 (banded matrices); arXiv 2405.15913 (their optimisation at scale).
     """
-    problem = pose(workload, participation, loss, progress)
+    problem = pose(workload, participation, loss, progress, journal)
     many = _pattern.participations(problem.law) > 1
     check_bands(bands, problem.law.separation if many else problem.steps, "separation" if many else "steps")
-    column = toeplitz(workload, participation, bands, loss=loss).coefficients()
+    column = toeplitz(workload, participation, bands, loss=loss, journal=journal).coefficients()
     assert column is not None
     fits = np.arange(problem.steps)[:, None] + np.arange(bands) < problem.steps
     free = fits.copy()
@@ -79,7 +82,7 @@ def banded(
     descents: list[Descent] = []
     blocked = BlockedVariances(workload, bands)
     for power in POWERS[loss]:
-        function = partial(_objective, problem, blocked, free, power)
+        function = problem.through(partial(_objective, problem, blocked, free, power))
         tolerance = _TOLERANCE[loss] if power == POWERS[loss][-1] else _EARLY_TOLERANCE
         descents.append(descend(function, x, limit=_LIMIT, tolerance=tolerance, progress=progress))
         x = descents[-1].x

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from bluegrad import _series, strategy
 from bluegrad.optimize import _gram, _pattern
 from bluegrad.optimize._descent import Descent, Function, Progress, descend
+from bluegrad.optimize._journal import Journal
 from bluegrad.optimize._problem import POWERS, Problem, check_bands, pose, row_loss
 from bluegrad.optimize.series import SUBSTITUTED, Log, correlations
 from bluegrad.participation import FixedEpochs, Participation
@@ -35,6 +36,7 @@ def banded_inverse(
     *,
     loss: str = "rmse",
     progress: Progress | None = None,
+    journal: Journal | None = None,
 ) -> Strategy:
     """The strategy of least loss whose noise mixes the last `bands` raw noise vectors with fixed weights (BandInvMF).
 
@@ -50,6 +52,7 @@ def banded_inverse(
         bands: number of bands of N, from 1 to n.
         loss: "rmse" or "max_error".
         progress: called as progress(iteration, value) at every iteration.
+        journal: keeps every evaluation in a file, so that an interrupted search continues where it was.
 
     Returns:
         `bluegrad.banded_inverse_toeplitz(noise_coefficients, n)`, the first coefficient 1, and the record of the search
@@ -68,7 +71,7 @@ def banded_inverse(
 
     Source: arXiv 2505.12128, section 5 (BandInvMF).
     """
-    problem = pose(workload, participation, loss, progress)
+    problem = pose(workload, participation, loss, progress, journal)
     check_bands(bands, problem.steps, "steps")
     noise, descents = np.ones(1), [descend(lambda x: (0.0, x), np.zeros(0))]
     # more bands start from the best of fewer, so they are never worse
@@ -106,9 +109,9 @@ def _best(problem: Problem, bands: int, starts: list[Array]) -> tuple[Array, lis
         if not np.isfinite(stages[0](x)[0]):
             continue
         for stage in stages[:-1]:
-            descents.append(descend(stage, x, limit=_LIMIT, progress=problem.progress))
+            descents.append(descend(problem.through(stage), x, limit=_LIMIT, progress=problem.progress))
             x = descents[-1].x
-        descents += _repeated_descent(stages[-1], x, problem.progress)
+        descents += _repeated_descent(problem.through(stages[-1]), x, problem.progress)
         x = descents[-1].x
         ends.append((np.concatenate([[1.0], x]), descents))
     return min(ends, key=lambda end: end[1][-1].value)

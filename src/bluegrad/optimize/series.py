@@ -12,6 +12,7 @@ from bluegrad import _series, strategy
 from bluegrad.optimize import _pattern
 from bluegrad.optimize._blocks import BlockedVariances
 from bluegrad.optimize._descent import Descent, Function, Progress, descend
+from bluegrad.optimize._journal import Journal
 from bluegrad.optimize._problem import POWERS, Problem, check_bands, pose, row_loss
 from bluegrad.participation import FixedEpochs, Participation
 from bluegrad.strategy import Strategy
@@ -37,6 +38,7 @@ def toeplitz(
     *,
     loss: str = "rmse",
     progress: Progress | None = None,
+    journal: Journal | None = None,
 ) -> Strategy:
     """The banded Toeplitz strategy of least loss.
 
@@ -51,6 +53,7 @@ def toeplitz(
         bands: number of bands of C, from 1 to n; streaming keeps bands - 1 model copies.
         loss: "rmse" or "max_error".
         progress: called as progress(iteration, value) at every iteration.
+        journal: keeps every evaluation in a file, so that an interrupted search continues where it was.
 
     Returns:
         `bluegrad.toeplitz(coefficients, n)` with c_0 = 1, and the record of the search as its `optimization`.
@@ -67,7 +70,7 @@ def toeplitz(
 
     Source: arXiv 2306.08153, section 4 (banded Toeplitz); arXiv 2405.13763, theorem 2 (sensitivity).
     """
-    problem = pose(workload, participation, loss, progress)
+    problem = pose(workload, participation, loss, progress, journal)
     check_bands(bands, problem.steps, "steps")
     free = problem.law.separation if _pattern.participations(problem.law) > 1 else problem.steps
     c, descents = _stages(problem, _start(problem, min(bands, free)), _any_sign)
@@ -96,7 +99,7 @@ def _stages(problem: Problem, c: Array, bounded: Callable[[Problem, Log], Variab
     descents: list[Descent] = []
     for log_error in _log_errors(problem, len(c)):
         function, enter, leave = bounded(problem, log_error)
-        descents.append(descend(function, enter(c), progress=problem.progress))
+        descents.append(descend(problem.through(function), enter(c), progress=problem.progress))
         c = leave(descents[-1].x)
     return c, descents
 

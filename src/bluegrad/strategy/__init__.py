@@ -12,6 +12,7 @@ from bluegrad.strategy.named import (
     square_root,
 )
 from bluegrad.strategy.series import banded_inverse_toeplitz, identity, toeplitz
+from bluegrad.strategy.storage import load_strategy, save_strategy
 from bluegrad.strategy.tree import tree_aggregation
 from bluegrad.strategy.wrappers import column_normalized, stamped
 
@@ -48,7 +49,9 @@ __all__ = [
     "full_batch",
     "identity",
     "lambda_cgd",
+    "load_strategy",
     "nu_dp_ftrl",
+    "save_strategy",
     "square_root",
     "stamped",
     "toeplitz",

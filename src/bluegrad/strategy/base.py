@@ -19,6 +19,8 @@ State = tuple[int, tuple[Any, ...]]
 
 # Largest n for which an n x n matrix is formed where no structure helps (128 MiB).
 DENSE_STEPS = 4096
+# Largest n of a strategy that is given as a matrix (512 MiB).
+MATRIX_STEPS = 8192
 # Up to this many bands of N a stream draws earlier noise again at every step; beyond, drawing costs more than
 # keeping, so it keeps the noise it drew.
 REPLAYED_BANDS = 16

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, final
@@ -11,7 +12,9 @@ from numpy.typing import ArrayLike
 from scipy.linalg import solve_banded
 
 from bluegrad import _checks
+from bluegrad._checks import Unsupported
 from bluegrad.strategy.base import (
+    MATRIX_STEPS,
     Array,
     State,
     Strategy,
@@ -23,6 +26,8 @@ from bluegrad.strategy.base import (
     stepped,
 )
 from bluegrad.strategy.series import digest
+
+_BLOCK = 1024
 
 
 @final
@@ -76,6 +81,11 @@ class Dense(Strategy):
     def causal(self) -> Array:
         """L = R^-1, shape (steps, steps)."""
         return self._l
+
+    def noise_columns(self) -> Iterator[Array]:
+        """L in blocks of columns."""
+        for first in range(0, self.steps, _BLOCK):
+            yield self._l[:, first : first + _BLOCK]
 
     def gram_diagonal(self, lag: int) -> Array:
         """(C^T C)[i, i + lag]."""
@@ -211,14 +221,14 @@ def dense(matrix: ArrayLike) -> Strategy:
     Its stream keeps the whole noise history.
 
     Args:
-        matrix: C, shape (m, n), m >= n, of full column rank, n at most 4,096.
+        matrix: C, shape (m, n), m >= n, of full column rank, n at most 8,192.
 
     Returns:
         The strategy.
 
     Raises:
         ValueError: not two-dimensional, not finite, fewer rows than columns, or a singular C.
-        Unsupported: more than 4,096 steps.
+        Unsupported: more than 8,192 steps.
 
     Example:
         >>> dense([[1.0, 0.0], [0.5, 1.0]]).noising()
@@ -228,11 +238,15 @@ def dense(matrix: ArrayLike) -> Strategy:
     Source: arXiv 2211.06530, section 3; arXiv 2202.08312 (Denisov et al.), theorem 2.1, for adaptive gradients.
     """
     fix = "give C with at least as many rows as columns (one a step)"
+    if len(shape := np.shape(matrix)) == 2 and shape[1] > MATRIX_STEPS:
+        raise Unsupported(
+            f"dense strategy of steps={shape[1]}: more than the {MATRIX_STEPS} up to which C may be a matrix; use a "
+            "structured strategy or fewer steps"
+        )
     c = _checks.matrix("matrix", matrix, fix=fix)
     if c.shape[0] < c.shape[1]:
         raise _checks.fail("matrix.shape", c.shape, "must have at least as many rows as columns", fix)
     strategy = Dense(c)
-    check_dense(strategy, "noise")
     r = strategy._r
     if not (np.diag(r) != 0.0).all():
         t = int(np.flatnonzero(np.diag(r) == 0.0)[0])

@@ -15,7 +15,7 @@ from bluegrad.strategy import Strategy
 from bluegrad.strategy.base import DENSE_STEPS
 from bluegrad.workload import PrefixSum
 
-Maker = Callable[[int, float], Strategy]
+Maker = Callable[[Participation, float], Strategy]
 
 
 @dataclass(frozen=True)
@@ -23,10 +23,10 @@ class Family:
     """A mechanism of the command line.
 
     Args:
-        make: the strategy from steps and parameter.
+        make: the strategy for a participation and the parameter.
         parameter: the parameter's name, None where there is none.
         whole: whether the parameter is a whole number.
-        best: the parameter of least RMSE on the prefix sum under a participation.
+        best: the parameter to take where none is given: of least RMSE on the prefix sum, where that is found fast.
     """
 
     make: Maker
@@ -35,68 +35,112 @@ class Family:
     best: Callable[[Maker, Participation], float] | None = None
 
 
-def _lam(make: Maker, participation: Participation) -> float:
-    best = optimize.lambda_cgd(PrefixSum(participation.steps), participation)
-    return float(best.describe()["parameters"]["lam"])
+def _lam(make: Maker, law: Participation) -> float:
+    return float(optimize.lambda_cgd(PrefixSum(law.steps), law).describe()["parameters"]["lam"])
 
 
-def _nu(make: Maker, participation: Participation) -> float:
-    best = optimize.nu_dp_ftrl(PrefixSum(participation.steps), participation)
-    return float(best.describe()["parameters"]["nu"])
+def _nu(make: Maker, law: Participation) -> float:
+    return float(optimize.nu_dp_ftrl(PrefixSum(law.steps), law).describe()["parameters"]["nu"])
 
 
-def _bands(make: Maker, participation: Participation) -> float:
-    """The best power of two of bands, few enough to be kept."""
-    tried = [bands for bands in (1, 2, 4, 8, 16, 32, 64) if bands <= participation.steps]
-    return _least(make, participation, tried)
+def _at_most(most: int) -> Callable[[Maker, Participation], float]:
+    """So many bands, fewer where the steps an epoch are fewer."""
+    return lambda make, law: min(most, getattr(law, "separation", law.steps))
 
 
-def _stamps(longest: float, make: Maker, participation: Participation) -> float:
-    """The best number of restarts whose repetitions aren't longer than a stream of theirs allows."""
-    n = participation.steps
-    return _least(make, participation, [s for s in range(1, n + 1) if n % s == 0 and n // s <= longest])
+def _power_of_two(make: Maker, law: Participation) -> float:
+    return _least(make, law, [bands for bands in (1, 2, 4, 8, 16, 32, 64) if bands <= law.steps])
 
 
-def _least(make: Maker, participation: Participation, values: Sequence[float]) -> float:
-    n = participation.steps
-    return min(values, key=lambda value: score.rmse(make(n, value), PrefixSum(n), participation))
+def _least(make: Maker, law: Participation, values: Sequence[float]) -> float:
+    return min(values, key=lambda value: score.rmse(make(law, value), PrefixSum(law.steps), law))
 
 
-def _stamped(make: Callable[[int], Strategy], n: int, stamps: float) -> Strategy:
-    if n % int(stamps):
-        raise _checks.fail("stamps", int(stamps), f"must divide steps={n}", "take a divisor, or auto")
-    return strategy.stamped(make(n // int(stamps)), int(stamps))
+def _of_steps(make: Callable[[int], Strategy]) -> Family:
+    return Family(lambda law, _: make(law.steps))
+
+
+def _with(
+    parameter: str, make: Callable[[int, float], Strategy], best: Callable[[Maker, Participation], float]
+) -> Family:
+    return Family(lambda law, value: make(law.steps, value), parameter, best=best)
+
+
+def _rooted(make: Callable[[PrefixSum, int], Strategy]) -> Family:
+    return Family(lambda law, bands: make(PrefixSum(law.steps), int(bands)), "bands", True, _power_of_two)
+
+
+def _optimized(make: Callable[[PrefixSum, Participation, int], Strategy], parameter: str, usual: int) -> Family:
+    return Family(lambda law, value: make(PrefixSum(law.steps), law, int(value)), parameter, True, _at_most(usual))
 
 
 def _restarted(make: Callable[[int], Strategy], longest: float = inf) -> Family:
-    return Family(partial(_stamped, make), "stamps", True, partial(_stamps, longest))
+    """Restarts whose repetitions aren't longer than a stream of theirs allows."""
+
+    def stamped(law: Participation, stamps: float) -> Strategy:
+        if law.steps % int(stamps):
+            raise _checks.fail("stamps", int(stamps), f"must divide steps={law.steps}", "take a divisor, or auto")
+        return strategy.stamped(make(law.steps // int(stamps)), int(stamps))
+
+    def best(make: Maker, law: Participation) -> float:
+        n = law.steps
+        return _least(make, law, [s for s in range(1, n + 1) if n % s == 0 and n // s <= longest])
+
+    return Family(stamped, "stamps", True, best)
+
+
+def _root(n: int) -> Strategy:
+    return strategy.square_root(PrefixSum(n))
 
 
 FAMILIES = {
-    "dp-sgd": Family(lambda n, _: strategy.identity(n)),
-    "lambda-cgd": Family(strategy.lambda_cgd, "lam", best=_lam),
-    "lambda-cgd-normalized": Family(
-        lambda n, lam: strategy.column_normalized(strategy.lambda_cgd(n, lam)), "lam", best=_lam
-    ),
-    "nu-dp-ftrl": Family(strategy.nu_dp_ftrl, "nu", best=_nu),
-    "nu-dp-ftrl-buffered": Family(lambda n, nu: optimize.approximated(strategy.nu_dp_ftrl(n, nu)), "nu", best=_nu),
-    "square-root": Family(lambda n, _: strategy.square_root(PrefixSum(n))),
-    "square-root-normalized": Family(lambda n, _: strategy.column_normalized(strategy.square_root(PrefixSum(n)))),
-    "square-root-buffered": Family(lambda n, _: optimize.approximated(strategy.square_root(PrefixSum(n)))),
-    "bsr": Family(lambda n, bands: strategy.banded_square_root(PrefixSum(n), int(bands)), "bands", True, _bands),
-    "bisr": Family(
-        lambda n, bands: strategy.banded_inverse_square_root(PrefixSum(n), int(bands)), "bands", True, _bands
-    ),
+    "dp-sgd": _of_steps(strategy.identity),
+    "lambda-cgd": _with("lam", strategy.lambda_cgd, _lam),
+    "lambda-cgd-normalized": _with("lam", lambda n, lam: strategy.column_normalized(strategy.lambda_cgd(n, lam)), _lam),
+    "nu-dp-ftrl": _with("nu", strategy.nu_dp_ftrl, _nu),
+    "nu-dp-ftrl-buffered": _with("nu", lambda n, nu: optimize.approximated(strategy.nu_dp_ftrl(n, nu)), _nu),
+    "square-root": _of_steps(_root),
+    "square-root-normalized": _of_steps(lambda n: strategy.column_normalized(_root(n))),
+    "square-root-buffered": _of_steps(lambda n: optimize.approximated(_root(n))),
+    "bsr": _rooted(strategy.banded_square_root),
+    "bisr": _rooted(strategy.banded_inverse_square_root),
+    "toeplitz": _optimized(optimize.toeplitz, "bands", 16),
+    "banded-inverse": _optimized(optimize.banded_inverse, "bands", 8),
     "tree-online": _restarted(strategy.tree_aggregation),
     "tree-full": _restarted(partial(strategy.tree_aggregation, decoder="full")),
     "fourier-plain": _restarted(strategy.fourier, DENSE_STEPS),
     "fourier-optimal": _restarted(partial(strategy.fourier, decoder="optimal"), DENSE_STEPS),
-    "full-batch": Family(lambda n, _: strategy.full_batch(n)),
+    "full-batch": _of_steps(strategy.full_batch),
 }
 
 
+STORED = ".npz"
+
+
+def check_name(name: str) -> str:
+    """The name of a family or of a strategy file.
+
+    Raises:
+        ValueError: neither.
+    """
+    return name if name.endswith(STORED) else _checks.choice("mechanism", name, tuple(FAMILIES))
+
+
+def _stored(path: str, parameter: float | None, participation: Participation) -> Strategy:
+    """A strategy that `bluegrad optimize` or `save_strategy` wrote, if it is as long as the run."""
+    if parameter is not None:
+        raise _checks.fail("parameter", parameter, "a stored strategy has none", "leave it at auto")
+    stored = strategy.load_strategy(path)
+    if stored.steps != participation.steps:
+        raise _checks.fail(
+            "mechanism", path, f"has {stored.steps} steps, the run {participation.steps}",
+            "optimise a strategy for the run's number of steps",
+        )  # fmt: skip
+    return stored
+
+
 def choose_parameter(name: str, parameter: float | None, participation: Participation) -> float:
-    """The given parameter if the mechanism has one, or the one of least RMSE; 0 where it has none.
+    """The given parameter if the mechanism has one, or its own choice; 0 where it has none.
 
     Raises:
         ValueError: unknown name, one for a mechanism that has none, or one that isn't whole where it must be.
@@ -119,19 +163,22 @@ def build_strategy(name: str, parameter: float | None, participation: Participat
     """The named strategy over the participation's steps.
 
     Args:
-        name: one of FAMILIES.
-        parameter: lam, nu, bands or stamps; None takes the one that minimises `rmse` on the prefix sum.
+        name: one of FAMILIES, or the .npz file of a strategy.
+        parameter: lam, nu, bands or stamps; None leaves the choice to the family.
         participation: gives steps and sensitivity.
 
     Returns:
         The strategy.
 
     Raises:
-        ValueError: unknown name, a parameter out of range, or one for a mechanism that has none.
+        ValueError: unknown name, a parameter out of range, one for a mechanism that has none, or a file that isn't a
+            strategy's or has another number of steps.
         Unsupported: no sensitivity rule for the participation.
     """
+    if check_name(name).endswith(STORED):
+        return _stored(name, parameter, participation)
     chosen = choose_parameter(name, parameter, participation)
-    return FAMILIES[name].make(participation.steps, chosen)
+    return FAMILIES[name].make(participation, chosen)
 
 
 @dataclass(frozen=True)
@@ -207,7 +254,7 @@ def plan(
         progress(name, i, len(FAMILIES))
         try:
             value = choose_parameter(name, None, participation)
-            c = FAMILIES[name].make(participation.steps, value)
+            c = FAMILIES[name].make(participation, value)
             mechanism = accounting.calibrate(c, participation, epsilon=epsilon, delta=delta)
             rmse, largest = score.rmse(c, workload, participation), score.max_error(c, workload, participation)
         except Unsupported as error:

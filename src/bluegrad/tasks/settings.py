@@ -9,7 +9,7 @@ from bluegrad import _checks, accounting
 from bluegrad.mechanism import Mechanism
 from bluegrad.noise.key import NoiseKey
 from bluegrad.participation import FixedEpochs, Participation, Poisson
-from bluegrad.tasks.mechanisms import FAMILIES, build_strategy
+from bluegrad.tasks.mechanisms import build_strategy, check_name
 
 SAMPLINGS = ("fixed", "poisson")
 
@@ -39,7 +39,7 @@ class Settings:
     test_data: str | None = None
 
     def __post_init__(self) -> None:
-        _checks.choice("mechanism", self.mechanism, tuple(FAMILIES))
+        check_name(self.mechanism)
         _checks.epsilon(self.epsilon)
         _checks.delta(self.delta)
         _checks.integer("epochs", self.epochs, minimum=1, fix="give the number of passes over the data")

@@ -12,10 +12,12 @@ from torch import nn
 
 from bluegrad import _checks
 from bluegrad._files import write_atomically
+from bluegrad.training import generators
 from bluegrad.training.optimizer import CorrelatedNoise
 
-_FORMAT = "bluegrad-checkpoint-1"
-_KEYS = {"mechanism", "module", "optimizer", "torch_rng", "extra", "digest"}
+_FAMILY = "bluegrad-checkpoint-"
+_FORMAT = f"{_FAMILY}2"
+_KEYS = {"mechanism", "module", "optimizer", "generators", "extra", "digest"}
 
 
 def save(
@@ -30,14 +32,17 @@ def save(
         extra: plain data of the caller, such as a schedule's state_dict().
 
     Raises:
+        ValueError: `extra` isn't a dict.
         OSError: the file can't be written.
     """
+    if not isinstance(extra, (dict, type(None))):
+        raise _checks.fail("extra", type(extra).__name__, "must be a dict of plain data", "put it into one")
     state = {
         "format": _FORMAT,
         "mechanism": optimizer.stream.mechanism.describe(),
         "module": module.state_dict(),
         "optimizer": optimizer.state_dict(),
-        "torch_rng": torch.get_rng_state(),  # dropout and the like; the noise doesn't use it
+        "generators": generators.capture(),
         "extra": extra or {},
     }
     state["digest"] = digest(state)
@@ -51,7 +56,10 @@ def save(
 
 
 def load(path: str | Path, *, module: nn.Module, optimizer: CorrelatedNoise) -> dict[str, Any]:
-    """Restore what `save` wrote into a model and optimizer made in the same way.
+    """Restore what `save` wrote into a model and optimizer made in the same way; a refused file changes nothing.
+
+    The process's global random generators (torch's, CUDA's, Python's and NumPy's) go on where they were, so that
+    dropout, and augmentation that draws from them, is repeated bit for bit.
 
     Args:
         path: the checkpoint's file.
@@ -67,12 +75,14 @@ def load(path: str | Path, *, module: nn.Module, optimizer: CorrelatedNoise) -> 
     state = read(path)
     if not same_shapes(module.state_dict(), state["module"]):
         raise _checks.fail("path", str(path), "holds another model's weights", "build the model that was saved")
+    before = generators.capture()
     try:
+        generators.restore(state["generators"])
         optimizer.load_state_dict(state["optimizer"])
     except ValueError as error:
+        generators.restore(before)
         raise ValueError(f"path={str(path)!r}: is another run's checkpoint: {error}") from None
     module.load_state_dict(state["module"])
-    torch.set_rng_state(state["torch_rng"])
     return dict(state["extra"])
 
 
@@ -90,10 +100,18 @@ def read(path: str | Path) -> dict[str, Any]:
     except Exception as error:  # a damaged archive can fail in any way
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise _checks.fail("path", str(path), f"can't be read as a checkpoint ({reason[:120]})", fix) from None
-    if not isinstance(state, dict) or state.get("format") != _FORMAT or not set(state) >= _KEYS:
+    found = state.get("format") if isinstance(state, dict) else None
+    if isinstance(found, str) and found.startswith(_FAMILY) and found != _FORMAT:
+        raise _checks.fail(
+            "path", str(path), f"is a {found} file, where this version of bluegrad reads {_FORMAT}",
+            "finish the run with the version that wrote it, or start anew",
+        )  # fmt: skip
+    if not isinstance(found, str) or found != _FORMAT or not set(state) >= _KEYS:
         raise _checks.fail("path", str(path), f"isn't a {_FORMAT} file", fix)
     if digest({name: value for name, value in state.items() if name != "digest"}) != state["digest"]:
         raise _checks.fail("path", str(path), "is damaged: its content doesn't match its digest", fix)
+    if not isinstance(state["module"], dict) or not isinstance(state["extra"], dict):
+        raise _checks.fail("path", str(path), f"isn't a {_FORMAT} file: its weights or extra are no dicts", fix)
     return state
 
 
@@ -121,6 +139,10 @@ def digest(value: Any) -> str:
     return total.hexdigest()
 
 
-def same_shapes(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+def same_shapes(one: dict[str, Any], other: dict[str, Any]) -> bool:
     """Whether two state dicts have the same names and shapes."""
-    return {k: tuple(v.shape) for k, v in one.items()} == {k: tuple(v.shape) for k, v in other.items()}
+
+    def shapes(state: dict[str, Any]) -> dict[str, Any]:
+        return {k: tuple(v.shape) if isinstance(v, torch.Tensor) else None for k, v in state.items()}
+
+    return shapes(one) == shapes(other)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from opacus.data_loader import wrap_collate_with_empty
 from opacus.utils.batch_memory_manager import BatchSplittingSampler
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler, SequentialSampler, get_worker_info
 
 from bluegrad import _checks
 from bluegrad.sampling import BatchStream
@@ -22,8 +24,10 @@ class PrivateDataLoader(DataLoader[Any]):
     checked: moved to a device or augmented, its tensors are other ones. A loop that draws a batch and trains on
     something else of that size isn't refused, and the guarantee doesn't hold for it.
 
-    Random augmentation is repeated bit for bit by a resumed run where the data are loaded in this process; with
-    workers, whose generators are seeded when an epoch's iteration starts, only if it was interrupted between epochs.
+    Random augmentation is repeated bit for bit by a resumed run if it draws from the global generators of torch,
+    Python or NumPy: in this process their states are saved; in a worker they are seeded for every batch, from the key
+    of the batches, whatever `worker_init_fn` makes of them. A data set whose `__getitems__` doesn't iterate over the
+    indices isn't reached; it resumes bit for bit between epochs only.
 
     Args:
         source: the user's loader; its data set, workers and collation are kept.
@@ -46,6 +50,8 @@ class PrivateDataLoader(DataLoader[Any]):
             sampler = BatchSplittingSampler(
                 sampler=batches, max_batch_size=max_physical_batch_size, optimizer=optimizer
             )
+        if source.num_workers:
+            sampler = _SeededBatches(sampler, batches)
         self._optimizer = optimizer
         batches.workers = source.num_workers
         own = source.generator is None
@@ -68,8 +74,7 @@ class PrivateDataLoader(DataLoader[Any]):
         optimizer = self._optimizer
         optimizer.discard_partial()
         if self._own_generator is not None:
-            # workers' seeds depend on the step that an iteration starts at, and the global generator isn't touched:
-            # a run interrupted between epochs draws what the uninterrupted one does
+            # the workers' first seeds: drawn from the global generator they would depend on how often a run resumed
             self._own_generator.manual_seed(optimizer.steps_taken)
         optimizer.batches.watched = True
         before, handed, batches = optimizer.calls, 0, super().__iter__()
@@ -86,6 +91,46 @@ class PrivateDataLoader(DataLoader[Any]):
                 return
             handed += 1
             yield batch
+
+
+class _SeededBatches(Sampler[list[int]]):
+    """Another sampler's index batches, each with the seed of its step and part."""
+
+    def __init__(self, sampler: Sampler[list[int]], batches: BatchStream) -> None:
+        self.sampler, self.batches = sampler, batches
+
+    def __len__(self) -> int:
+        return len(self.sampler)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[list[int]]:
+        step, part = -1, 0
+        for indices in self.sampler:
+            part = part + 1 if self.batches.issued == step else 0
+            step = self.batches.issued
+            yield _Seeded(indices, self.batches.seed(step, part))
+
+
+class _Seeded(list[int]):
+    """Indices that seed the generators of the worker that begins to read them.
+
+    The worker knows of a batch by its indices alone, and a data set put around the user's would hide theirs from
+    their `worker_init_fn`.
+    """
+
+    def __init__(self, indices: list[int], seed: int) -> None:
+        super().__init__(indices)
+        self._seed: int | None = seed
+
+    def __iter__(self) -> Iterator[int]:
+        if self._seed is not None and get_worker_info() is not None:
+            seed, self._seed = self._seed, None  # once: a second pass must not repeat the first one's numbers
+            torch.manual_seed(seed)
+            random.seed(seed)
+            np.random.seed([seed & 0xFFFFFFFF, seed >> 32])  # noqa: NPY002 - the global generator is the point
+        return super().__iter__()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Seeded, (list(super().__iter__()), self._seed)
 
 
 def choose_collation(source: DataLoader[Any], batches: BatchStream) -> Any:
