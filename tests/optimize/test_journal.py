@@ -12,7 +12,7 @@ SEARCHES = {
     "toeplitz": lambda **more: bg.optimize.toeplitz(bg.PrefixSum(N), LAW, 6, **more),
     "toeplitz, largest error": lambda **more: bg.optimize.toeplitz(bg.PrefixSum(N), LAW, 60, loss="max_error", **more),
     "buffered": lambda **more: bg.optimize.buffered_toeplitz(bg.PrefixSum(N), LAW, 2, **more),
-    "banded": lambda **more: bg.optimize.banded(bg.PrefixSum(N), LAW, 4, **more),
+    "banded": lambda **more: bg.optimize.banded(bg.PrefixSum(N), LAW, 5, **more),
     "banded inverse": lambda **more: bg.optimize.banded_inverse(bg.PrefixSum(N), LAW, 5, **more),
 }
 

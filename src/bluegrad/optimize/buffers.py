@@ -89,7 +89,7 @@ def buffered_toeplitz(
 
 def _with_one_more(problem: Problem, errors: list[_recursion.LogError], x: Array) -> tuple[Array, list[Descent]]:
     """Descend from the best place of one more buffer; x holds log(rate / decay) and log scale, shape (buffers, 2)."""
-    functions: list[Function] = [partial(_objective, problem, error) for error in errors]
+    functions: list[Function] = [problem.through(partial(_objective, problem, error)) for error in errors]
     rates = np.geomspace(0.1 / problem.steps, 0.5, _RATES)
     places = [np.array([[log(rate / (1.0 - rate)), log(scale)]]) for rate in rates for scale in _SCALES]
     starts = [np.concatenate([x, place]).reshape(-1) for place in places]

@@ -82,7 +82,7 @@ def banded(
     descents: list[Descent] = []
     blocked = BlockedVariances(workload, bands)
     for power in POWERS[loss]:
-        function = partial(_objective, problem, blocked, free, power)
+        function = problem.through(partial(_objective, problem, blocked, free, power))
         tolerance = _TOLERANCE[loss] if power == POWERS[loss][-1] else _EARLY_TOLERANCE
         descents.append(descend(problem.through(function), x, limit=_LIMIT, tolerance=tolerance, progress=progress))
         x = descents[-1].x
