@@ -105,7 +105,7 @@ def _stages(problem: Problem, functions: list[Function], x: Array) -> list[Desce
     """Descents for every power of the loss in turn, each from where the one before ended."""
     descents: list[Descent] = []
     for function in functions:
-        descents.append(descend(problem.through(function), x, limit=_LIMIT, progress=problem.progress))
+        descents.append(descend(function, x, limit=_LIMIT, progress=problem.progress))
         x = descents[-1].x
     return descents
 

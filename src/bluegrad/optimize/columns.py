@@ -84,7 +84,7 @@ def banded(
     for power in POWERS[loss]:
         function = problem.through(partial(_objective, problem, blocked, free, power))
         tolerance = _TOLERANCE[loss] if power == POWERS[loss][-1] else _EARLY_TOLERANCE
-        descents.append(descend(problem.through(function), x, limit=_LIMIT, tolerance=tolerance, progress=progress))
+        descents.append(descend(function, x, limit=_LIMIT, tolerance=tolerance, progress=progress))
         x = descents[-1].x
     return problem.record(strategy.banded(_columns(free, x)[0]), *descents)
 
