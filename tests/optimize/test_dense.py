@@ -11,6 +11,7 @@ import pytest
 
 import bluegrad as bg
 from bluegrad.optimize import _dual, _projected
+from bluegrad.strategy.base import MATRIX_STEPS
 from bluegrad.workload import DenseWorkload
 
 CONSTRAINTS = ("orthogonal", "signs", "nonnegative", "nonnegative_pairs")
@@ -373,7 +374,12 @@ def test_bad_input_is_refused_by_name(change, says):
         (bg.PrefixSum(12), bg.MinSeparation(12, 3, 4), "orthogonal", "MinSeparation"),
         (bg.PrefixSum(12), bg.Poisson(12, 0.1), "orthogonal", "Poisson"),
         (bg.PrefixSum(40), bg.FixedEpochs(40, 40), "signs", "sign vectors"),
-        (bg.PrefixSum(8192), bg.FixedEpochs(8192, 8), "orthogonal", "steps=8192"),
+        (
+            bg.PrefixSum(MATRIX_STEPS + 1),
+            bg.SinglePass(MATRIX_STEPS + 1),
+            "orthogonal",
+            f"steps={MATRIX_STEPS + 1}: more",
+        ),
     ],
 )
 def test_what_is_not_known_is_refused_by_name(workload, law, constraint, says):
