@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import singledispatch
 from math import sqrt
 
@@ -11,7 +11,15 @@ from numpy.typing import NDArray
 
 from bluegrad import _checks, _patterns
 from bluegrad._checks import Unsupported
-from bluegrad.participation import FixedEpochs, MinSeparation, Participation, Poisson, SinglePass
+from bluegrad.participation import (
+    BallsInBins,
+    CyclicPoisson,
+    FixedEpochs,
+    MinSeparation,
+    Participation,
+    Poisson,
+    SinglePass,
+)
 from bluegrad.strategy import Strategy
 from bluegrad.workload import Workload
 
@@ -158,6 +166,42 @@ def _(participation: Poisson, strategy: Strategy) -> Sensitivity:
             "noise only; use bluegrad.identity(steps), or FixedEpochs for correlated noise"
         )
     return Sensitivity(abs(float(c[0])), True, "one step of independent noise; steps are composed")
+
+
+@_certify.register
+def _(participation: BallsInBins, strategy: Strategy) -> Sensitivity:
+    c = strategy.coefficients()
+    entries = strategy.dense() if c is None else c
+    # a series inverted by FFT has errors of 1e-16 around entries that are zero or nearly so
+    if float(entries.min()) < -1e-13 * float(np.abs(entries).max()):
+        raise Unsupported(
+            f"{strategy!r} under {participation!r}: amplification by balls-in-bins is proved for strategies without "
+            f"negative entries, and C has {float(entries.min()):.6g}; use FixedEpochs, or such a strategy as "
+            "bluegrad.lambda_cgd"
+        )
+    return _certify(FixedEpochs(participation.steps, participation.epochs), strategy)
+
+
+@_certify.register
+def _(participation: CyclicPoisson, strategy: Strategy) -> Sensitivity:
+    c = strategy.coefficients()
+    bands = _bands(strategy, participation) if c is None else len(c)
+    if bands > participation.period:
+        raise Unsupported(
+            f"{strategy!r} under {participation!r}: its {bands} bands are more than period={participation.period}, "
+            "so rounds of one unit overlap and aren't independent; use period >= bands or fewer bands"
+        )
+    # One unit's rounds are at least `period` steps apart, so their columns have no row in common: each round is a
+    # Gaussian mechanism of its own, of at most the largest column's sensitivity, and rounds are composed.
+    return replace(_single(strategy), rule="largest column norm; rounds don't overlap and are composed")
+
+
+def _bands(strategy: Strategy, participation: CyclicPoisson) -> int:
+    """Number of diagonals of a lower-triangular C on and below the main one, to the last with an entry."""
+    rows, columns = np.nonzero(strategy.dense())
+    if len(strategy.dense()) != strategy.steps or (rows < columns).any():
+        raise Unsupported(f"{strategy!r} under {participation!r}: C must be square and lower-triangular to have bands")
+    return int((rows - columns).max()) + 1
 
 
 def _single(strategy: Strategy) -> Sensitivity:
