@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from bluegrad import optimize as optimize
     from bluegrad._checks import Unsupported as Unsupported
+    from bluegrad.accounting import Bound as Bound
     from bluegrad.accounting import calibrate as calibrate
     from bluegrad.accounting import delta as delta
     from bluegrad.accounting import epsilon as epsilon
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from bluegrad.noise.key import NoiseKey as NoiseKey
     from bluegrad.noise.stream import NoiseStream as NoiseStream
     from bluegrad.optimize import approximated as approximated
+    from bluegrad.participation import BallsInBins as BallsInBins
+    from bluegrad.participation import CyclicPoisson as CyclicPoisson
     from bluegrad.participation import FixedEpochs as FixedEpochs
     from bluegrad.participation import MinSeparation as MinSeparation
     from bluegrad.participation import Poisson as Poisson
@@ -62,6 +65,8 @@ _HOME = {
     "SinglePass": "participation",
     "FixedEpochs": "participation",
     "MinSeparation": "participation",
+    "BallsInBins": "participation",
+    "CyclicPoisson": "participation",
     "Poisson": "participation",
     "Strategy": "strategy",
     "identity": "strategy",
@@ -90,6 +95,7 @@ _HOME = {
     "rmse": "score",
     "max_error": "score",
     "Mechanism": "mechanism",
+    "Bound": "accounting",
     "calibrate": "accounting",
     "epsilon": "accounting",
     "delta": "accounting",

@@ -66,7 +66,9 @@ class Mechanism:
         return self.noise_multiplier * clip_norm * self.sensitivity
 
     def after(self, steps: int) -> Mechanism:
-        """What the first `steps` releases alone amount to: same noise, the sensitivity of the prefix.
+        """What the first `steps` releases alone amount to, at most: same noise, the sensitivity of the prefix.
+
+        A law whose prefixes are whole epochs (balls-in-bins) rounds up to one: fewer releases follow from more.
 
         Raises:
             ValueError: steps isn't within 1 .. n.
@@ -74,7 +76,10 @@ class Mechanism:
         _checks.integer("steps", steps, minimum=1, fix=f"give at most {self.steps}")
         if steps == self.steps:
             return self
-        strategy, participation = self.strategy.prefix(steps), self.participation.prefix(steps)
+        participation = self.participation.prefix(steps)
+        if participation.steps == self.steps:
+            return self
+        strategy = self.strategy.prefix(participation.steps)
         ratio = self.sensitivity / score.sensitivity(strategy, participation)
         return Mechanism(strategy, participation, self.noise_multiplier * ratio)
 

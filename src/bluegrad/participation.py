@@ -162,6 +162,116 @@ class MinSeparation(Separated):
 
 
 @dataclass(frozen=True)
+class BallsInBins(Participation):
+    """Each unit lands in one uniformly random bin of b = steps / epochs, and joins that batch in every epoch.
+
+    Bins are drawn once, independently for each unit, and kept secret; batches vary in size and may be empty. The
+    guarantee counts on the draw: it is smaller than that of a known partition (`FixedEpochs`), whose patterns
+    these are. Reshuffling every epoch is another law.
+
+    Args:
+        steps: number of steps n = k b.
+        epochs: number of epochs k; must divide steps.
+
+    Raises:
+        ValueError: not positive integers, or epochs doesn't divide steps.
+
+    Example:
+        >>> BallsInBins(2000, 20).bins
+        100
+
+    Source: arXiv 2410.06266, algorithm 1.
+    """
+
+    steps: int
+    epochs: int
+
+    def __post_init__(self) -> None:
+        FixedEpochs(self.steps, self.epochs)
+
+    @property
+    def bins(self) -> int:
+        """Bins b: steps an epoch."""
+        return self.steps // self.epochs
+
+    def prefix(self, steps: int) -> Participation:
+        """The whole epochs that the first `steps` steps lie in: what they release follows from what these release.
+
+        Cut in the middle of an epoch, bins would differ in their number of steps, which no law here covers.
+        """
+        _checks.integer("steps", steps, minimum=1, fix=f"give at most {self.steps}")
+        epochs = -(-steps // self.bins)
+        return BallsInBins(epochs * self.bins, epochs)
+
+    def describe(self) -> dict[str, Any]:
+        """Plain data for ledgers and fingerprints."""
+        return {
+            "law": "balls-in-bins",
+            "steps": self.steps,
+            "epochs": self.epochs,
+            "bins": self.bins,
+            "neighbours": "zero-out",
+        }
+
+
+@dataclass(frozen=True)
+class CyclicPoisson(Participation):
+    """Units are split into `period` groups; step t draws each unit of group t mod `period` with probability `rate`.
+
+    For strategies of at most `period` bands the rounds of a unit don't overlap in C, so the whole is Poisson
+    sampling of ceil(steps / period) independent rounds.
+
+    Args:
+        steps: number of steps n.
+        period: number of groups, at least the strategy's number of bands.
+        rate: sampling probability within the due group, in (0, 1]: period * batch size / number of units.
+
+    Raises:
+        ValueError: steps or period isn't a positive integer, period is above steps, or rate is outside (0, 1].
+
+    Example:
+        >>> CyclicPoisson(2000, period=10, rate=0.1).rounds
+        200
+
+    Source: arXiv 2306.08153, section 5 and theorem 4.
+    """
+
+    steps: int
+    period: int
+    rate: float
+
+    def __post_init__(self) -> None:
+        _checks.integer("steps", self.steps, minimum=1, fix="give the number of training steps")
+        _checks.integer("period", self.period, minimum=1, fix="give the strategy's number of bands, or more")
+        if self.period > self.steps:
+            raise _checks.fail("period", self.period, f"is more than steps={self.steps}", "use at most as many groups")
+        _checks.real(
+            "rate", self.rate, low=0.0, high=1.0, low_open=True,
+            fix="give period times the expected batch size divided by the number of examples",
+        )  # fmt: skip
+
+    @property
+    def rounds(self) -> int:
+        """Steps at which the first group is due, ceil(steps / period): no group has more."""
+        return -(-self.steps // self.period)
+
+    def prefix(self, steps: int) -> Participation:
+        """The same law over fewer steps; within the first cycle some groups aren't due at all."""
+        _checks.integer("steps", steps, minimum=1, fix=f"give at most {self.steps}")
+        return CyclicPoisson(steps, min(self.period, steps), self.rate)
+
+    def describe(self) -> dict[str, Any]:
+        """Plain data for ledgers and fingerprints."""
+        return {
+            "law": "cyclic-poisson",
+            "steps": self.steps,
+            "period": self.period,
+            "rate": float(self.rate),
+            "neighbours": "zero-out",
+        }
+
+
+@dataclass(frozen=True)
 class Poisson(Participation):
     """Each unit joins each step independently with probability `rate`: DP-SGD's usual law.
 

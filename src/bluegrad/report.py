@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _LAWS = {
     "fixed-epochs": "same batches every epoch, no amplification",
+    "balls-in-bins": "balls in bins (amplified)",
+    "cyclic-poisson": "cyclic Poisson (amplified)",
     "poisson": "Poisson (amplified)",
 }
 

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import singledispatch
 from typing import Any, Protocol
 
 from bluegrad import _checks, score
 from bluegrad._checks import Unsupported
-from bluegrad.accounting import gaussian
+from bluegrad.accounting import balls_in_bins, gaussian
+from bluegrad.accounting._bound import Bound
 from bluegrad.mechanism import Mechanism
-from bluegrad.participation import Participation, Poisson, Separated
+from bluegrad.participation import BallsInBins, CyclicPoisson, Participation, Poisson, Separated
 from bluegrad.strategy import Strategy
 
-__all__ = ["calibrate", "delta", "epsilon"]
+__all__ = ["Bound", "calibrate", "delta", "epsilon"]
 
 
-class Law(Protocol):
+class Curve(Protocol):
     """A privacy curve, each value an upper bound."""
 
     def delta(self, epsilon: float) -> float:
@@ -27,49 +29,122 @@ class Law(Protocol):
         """Bound on epsilon at delta."""
 
 
-# A participation's law: its curve at a noise multiplier, and the multiplier that meets (epsilon, delta).
-Pair = tuple[Callable[[float], Law], Callable[[float, float], float]]
+@dataclass(frozen=True)
+class Law:
+    """The privacy law of a participation.
+
+    Args:
+        name: as in ledgers.
+        methods: how it can be evaluated, the default first.
+        curve: privacy curve of a mechanism, by method and failure probability.
+        solve: noise multiplier for (epsilon, delta), by method and failure probability.
+    """
+
+    name: str
+    methods: tuple[str, ...]
+    curve: Callable[[Mechanism, str, float], Curve]
+    solve: Callable[[Strategy, float, float, str, float], float]
 
 
 @singledispatch
-def _law(participation: Participation) -> Pair:
+def _law(participation: Participation) -> Law:
     raise Unsupported(f"no privacy law for {participation!r}")
 
 
 @_law.register
-def _(participation: Separated) -> Pair:
-    return gaussian.Gaussian, gaussian.calibrate
-
-
-@_law.register
-def _(participation: Poisson) -> Pair:
-    # loaded on use: dp_accounting takes a second to import, and only this law needs it
-    poisson: Any = importlib.import_module("bluegrad.accounting.poisson")
-    rate, steps = float(participation.rate), participation.steps
-    return (
-        lambda multiplier: poisson.PoissonGaussian(multiplier, rate, steps),
-        lambda epsilon, delta: poisson.calibrate(epsilon, delta, rate, steps),
+def _(participation: Separated) -> Law:
+    return Law(
+        "gaussian",
+        ("auto", "exact"),
+        lambda mechanism, method, failure: gaussian.Gaussian(float(mechanism.noise_multiplier)),
+        lambda strategy, epsilon, delta, method, failure: gaussian.calibrate(epsilon, delta),
     )
 
 
-def calibrate(strategy: Strategy, participation: Participation, *, epsilon: float, delta: float) -> Mechanism:
+@_law.register
+def _(participation: Poisson) -> Law:
+    return _composed("poisson", float(participation.rate), participation.steps)
+
+
+@_law.register
+def _(participation: CyclicPoisson) -> Law:
+    return _composed("cyclic-poisson", float(participation.rate), participation.rounds)
+
+
+def _composed(name: str, rate: float, rounds: int) -> Law:
+    # loaded on use: dp_accounting takes a second to import, and only these laws need it
+    poisson: Any = importlib.import_module("bluegrad.accounting.poisson")
+    return Law(
+        name,
+        ("auto", "pld"),
+        lambda mechanism, method, failure: poisson.PoissonGaussian(float(mechanism.noise_multiplier), rate, rounds),
+        lambda strategy, epsilon, delta, method, failure: poisson.calibrate(epsilon, delta, rate, rounds),
+    )
+
+
+@_law.register
+def _(participation: BallsInBins) -> Law:
+    def curve(mechanism: Mechanism, method: str, failure: float) -> Curve:
+        bins = balls_in_bins.normalized(mechanism.strategy, participation, mechanism.sensitivity)
+        return balls_in_bins.BallsInBinsGaussian(bins, float(mechanism.noise_multiplier), method, failure)
+
+    def solve(strategy: Strategy, epsilon: float, delta: float, method: str, failure: float) -> float:
+        bins = balls_in_bins.normalized(strategy, participation, score.sensitivity(strategy, participation))
+        return balls_in_bins.calibrate(bins, epsilon, delta, method, failure)
+
+    return Law("balls-in-bins", balls_in_bins.METHODS, curve, solve)
+
+
+def _method(law: Law, participation: Participation, method: str) -> str:
+    if method not in law.methods:
+        raise _checks.fail("method", method, f"isn't known for {participation!r}", f"choose one of {law.methods}")
+    return method
+
+
+def _failure(value: float) -> float:
+    return _checks.real(
+        "failure_probability", value, low=0.0, high=0.5, low_open=True,
+        fix="give the chance that a Monte Carlo bound may be wrong, such as 1e-6",
+    )  # fmt: skip
+
+
+def _bound(law: Law, value: float) -> Bound:
+    if isinstance(value, Bound):
+        return value
+    return Bound(value, law=law.name, method=law.methods[1])
+
+
+def calibrate(
+    strategy: Strategy,
+    participation: Participation,
+    *,
+    epsilon: float,
+    delta: float,
+    method: str = "auto",
+    failure_probability: float = 1e-6,
+) -> Mechanism:
     """The mechanism of least noise that is (epsilon, delta)-DP; never less private than asked.
 
     Neighbours differ by zeroing out one unit (add-or-remove under Poisson). Without amplification it is the
-    exact Gaussian mechanism of sensitivity sens(C); under Poisson sampling dp_accounting's privacy loss
-    distributions, rounded towards privacy.
+    exact Gaussian mechanism of sensitivity sens(C); under Poisson and cyclic Poisson sampling dp_accounting's privacy
+    loss distributions, rounded towards privacy; under balls-in-bins an upper confidence bound by importance
+    sampling, or a Renyi bound.
 
     Args:
         strategy: C, n steps.
         participation: which steps a unit may join, n steps.
         epsilon: privacy budget, above 0.
-        delta: failure probability, in (0, 1).
+        delta: failure probability of the guarantee, in (0, 1).
+        method: "auto", or one that the participation's law has: "monte_carlo" or "renyi" under BallsInBins.
+        failure_probability: chance, over the samples of a Monte Carlo method, that the mechanism isn't as private as
+            asked. The bound that decides is computed at the returned multiplier, from samples of its own.
 
     Returns:
         The mechanism; its `noise_multiplier` is in units of clip norm times sensitivity.
 
     Raises:
-        ValueError: epsilon or delta out of range, different numbers of steps, or a target no noise meets.
+        ValueError: epsilon or delta out of range, different numbers of steps, an unknown method, or a target no noise
+            meets.
         Unsupported: no sensitivity rule or privacy law for the pair.
 
     Example:
@@ -77,27 +152,31 @@ def calibrate(strategy: Strategy, participation: Participation, *, epsilon: floa
         >>> round(calibrate(lambda_cgd(100, 0.9), FixedEpochs(100, 5), epsilon=1, delta=1e-5).noise_multiplier, 4)
         3.7306
 
-    Guarantees: holds for adaptively chosen gradients (arXiv 2202.08312, theorem 2.1).
+    Guarantees: holds for adaptively chosen gradients (arXiv 2202.08312, theorem 2.1; arXiv 2410.06266, theorem 3.2).
     Source: Balle and Wang 2018 (arXiv 1805.06530), algorithm 1.
     """
-    eps, dlt = _checks.epsilon(epsilon), _checks.delta(delta)
+    eps, dlt, failure = _checks.epsilon(epsilon), _checks.delta(delta), _failure(failure_probability)
     score.certify(strategy, participation)  # refuse an unknown pair before any search
-    _, solve = _law(participation)
-    return Mechanism(strategy, participation, solve(eps, dlt))
+    law = _law(participation)
+    return Mechanism(
+        strategy, participation, law.solve(strategy, eps, dlt, _method(law, participation, method), failure)
+    )
 
 
-def epsilon(mechanism: Mechanism, *, delta: float) -> float:
+def epsilon(mechanism: Mechanism, *, delta: float, method: str = "auto", failure_probability: float = 1e-6) -> Bound:
     """Smallest epsilon that is certified at delta: an upper bound, tight to the law's accuracy.
 
     Args:
         mechanism: strategy, participation and noise multiplier.
-        delta: failure probability, in (0, 1).
+        delta: failure probability of the guarantee, in (0, 1).
+        method: as in `calibrate`.
+        failure_probability: as in `calibrate`.
 
     Returns:
-        epsilon >= 0.
+        epsilon >= 0, a float that knows law, method and failure probability (`Bound`).
 
     Raises:
-        ValueError: delta out of range.
+        ValueError: delta out of range, or an unknown method.
         Unsupported: no privacy law for the participation.
 
     Example:
@@ -107,22 +186,25 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
 
     Source: Balle and Wang 2018 (arXiv 1805.06530), theorem 8.
     """
-    curve, _ = _law(mechanism.participation)
-    return curve(float(mechanism.noise_multiplier)).epsilon(_checks.delta(delta))
+    dlt, failure, law = _checks.delta(delta), _failure(failure_probability), _law(mechanism.participation)
+    curve = law.curve(mechanism, _method(law, mechanism.participation, method), failure)
+    return _bound(law, curve.epsilon(dlt))
 
 
-def delta(mechanism: Mechanism, *, epsilon: float) -> float:
+def delta(mechanism: Mechanism, *, epsilon: float, method: str = "auto", failure_probability: float = 1e-6) -> Bound:
     """Smallest delta that is certified at epsilon: an upper bound, tight to the law's accuracy.
 
     Args:
         mechanism: strategy, participation and noise multiplier.
         epsilon: privacy budget, above 0.
+        method: as in `calibrate`.
+        failure_probability: as in `calibrate`.
 
     Returns:
-        delta in [0, 1].
+        delta in [0, 1], a float that knows law, method and failure probability (`Bound`).
 
     Raises:
-        ValueError: epsilon out of range.
+        ValueError: epsilon out of range, or an unknown method.
         Unsupported: no privacy law for the participation.
 
     Example:
@@ -132,5 +214,6 @@ def delta(mechanism: Mechanism, *, epsilon: float) -> float:
 
     Source: Balle and Wang 2018 (arXiv 1805.06530), theorem 8.
     """
-    curve, _ = _law(mechanism.participation)
-    return curve(float(mechanism.noise_multiplier)).delta(_checks.epsilon(epsilon))
+    eps, failure, law = _checks.epsilon(epsilon), _failure(failure_probability), _law(mechanism.participation)
+    curve = law.curve(mechanism, _method(law, mechanism.participation, method), failure)
+    return _bound(law, curve.delta(eps))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import singledispatch
 from math import sqrt
 
@@ -12,9 +12,18 @@ from scipy.linalg import toeplitz
 
 from bluegrad import _checks, _patterns
 from bluegrad._checks import Unsupported
-from bluegrad.participation import FixedEpochs, MinSeparation, Participation, Poisson, Separated, SinglePass
+from bluegrad.participation import (
+    BallsInBins,
+    CyclicPoisson,
+    FixedEpochs,
+    MinSeparation,
+    Participation,
+    Poisson,
+    Separated,
+    SinglePass,
+)
 from bluegrad.strategy import Strategy
-from bluegrad.strategy.base import DENSE_STEPS, check_strategy
+from bluegrad.strategy.base import DENSE_STEPS, check_dense, check_strategy
 
 Array = NDArray[np.float64]
 
@@ -167,6 +176,51 @@ def _(participation: Poisson, strategy: Strategy) -> Sensitivity:
             "noise only; use bluegrad.identity(steps), or FixedEpochs for correlated noise"
         )
     return Sensitivity(abs(float(c[0])), True, "one step of independent noise; steps are composed")
+
+
+@_certify.register
+def _(participation: BallsInBins, strategy: Strategy) -> Sensitivity:
+    c = strategy.coefficients()
+    entries = _lower_triangular(strategy, participation) if c is None else c
+    # a series inverted by FFT has errors of 1e-16 around entries that are zero or nearly so
+    if float(entries.min()) < -1e-13 * float(np.abs(entries).max()):
+        raise Unsupported(
+            f"{strategy!r} under {participation!r}: amplification by balls-in-bins is proved for strategies without "
+            f"negative entries, and C has {float(entries.min()):.6g}; use FixedEpochs, or such a strategy as "
+            "bluegrad.lambda_cgd"
+        )
+    return _certify(FixedEpochs(participation.steps, participation.epochs), strategy)
+
+
+@_certify.register
+def _(participation: CyclicPoisson, strategy: Strategy) -> Sensitivity:
+    c = strategy.coefficients()
+    if c is None:
+        rows, columns = np.nonzero(_lower_triangular(strategy, participation))
+        bands = int((rows - columns).max()) + 1
+    else:
+        bands = len(c)
+    if bands > participation.period:
+        raise Unsupported(
+            f"{strategy!r} under {participation!r}: its {bands} bands are more than period={participation.period}, "
+            "so rounds of one unit overlap and aren't independent; use period >= bands or fewer bands"
+        )
+    # One unit's rounds are at least `period` steps apart, so their columns have no row in common: each round is a
+    # Gaussian mechanism of its own, of at most the largest column's sensitivity, and rounds are composed.
+    return replace(_single(strategy), rule="largest column norm; rounds don't overlap and are composed")
+
+
+def _lower_triangular(strategy: Strategy, participation: Participation) -> Array:
+    """C, where it is the lower-triangular matrix of what is released step by step.
+
+    The laws of sampled batches look at C's entries. Where the noise isn't C^-1, the entries of the matrix that is
+    released, L^-1, are others than C's.
+    """
+    check_dense(strategy, "C")
+    c = strategy.dense()
+    if c.shape[0] != c.shape[1] or np.triu(c, 1).any():
+        raise Unsupported(f"{strategy!r} under {participation!r}: proved for square lower-triangular C only")
+    return c
 
 
 def _single(strategy: Strategy) -> Sensitivity:

@@ -30,12 +30,16 @@ def entries(mechanism: Mechanism, optimizer: CorrelatedNoise, delta: float) -> d
     Returns:
         A dictionary without keys, seeds or data.
     """
+    bound = accounting.epsilon(mechanism, delta=delta)
     return {
         "format": "bluegrad-ledger-1",
         "bluegrad": bluegrad.__version__,
         "guarantee": {
-            "epsilon": accounting.epsilon(mechanism, delta=delta),
+            "epsilon": float(bound),
             "delta": delta,
+            "law": bound.law,
+            "method": bound.method,
+            "failure_probability": bound.failure_probability,
             "neighbours": mechanism.participation.describe()["neighbours"],
             "covers": "the weights after every step, all of them together",
             "does_not_cover": _NOT_COVERED,

@@ -1,0 +1,126 @@
+"""The Gaussian field of balls-in-bins: what the loss depends on, in as many dimensions as there are bins."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bluegrad.participation import BallsInBins
+from bluegrad.strategy import Strategy
+
+Array = NDArray[np.float64]
+
+
+def gram(strategy: Strategy, participation: BallsInBins) -> Array:
+    """G_ij = <m_i, m_j>, shape (bins, bins), m_i = sum_j C[:, i + j b]: O(n b) time, O(n + b^2) memory if Toeplitz.
+
+    Args:
+        strategy: C without negative entries (`score.certify` refuses others).
+        participation: n steps, k epochs, b = n / k bins.
+    """
+    n, k, b = participation.steps, participation.epochs, participation.bins
+    c = strategy.coefficients()
+    if c is None:
+        dense = strategy.dense()
+        means = dense.reshape(len(dense), k, b).sum(axis=1)
+        return np.asarray(means.T @ means)
+    # m_i is m_0 shifted down by i and cut at n, so <m_i, m_(i+d)> = sum over v < n - i - d of m_0[v] m_0[v + d]
+    padded = np.zeros(n)
+    padded[: len(c)] = np.maximum(c, 0.0)
+    first = np.cumsum(padded.reshape(k, b), axis=0).ravel()
+    out = np.empty((b, b))
+    for d in range(b):
+        products = first[: n - d] * first[d:]
+        body = n - b + 1  # terms that even the last pair has
+        sums = products[:body].sum() + np.concatenate([[0.0], np.cumsum(products[body:])])
+        i = np.arange(b - d)
+        out[i, i + d] = out[i + d, i] = sums[::-1]
+    return out
+
+
+@dataclass(frozen=True, eq=False)
+class Bins:
+    """Bins with Gram matrix G, shape (b, b), G >= 0, in units in which the noise has standard deviation 1 / scale.
+
+    Under Q the logarithms of the likelihood ratios, u_i - S_ii / 2 with S = scale^2 G, are Gaussian with
+    covariance S; the likelihood ratio of balls-in-bins is their exponentials' mean.
+    """
+
+    matrix: Array
+
+    @cached_property
+    def digest(self) -> bytes:
+        """SHA-256 of the matrix."""
+        return hashlib.sha256(np.ascontiguousarray(self.matrix).tobytes()).digest()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Bins) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    @property
+    def count(self) -> int:
+        """Number of bins b."""
+        return len(self.matrix)
+
+    @cached_property
+    def squares(self) -> Array:
+        """Diagonal of G: the squared norms of the m_i, shape (b,)."""
+        return np.diag(self.matrix).copy()
+
+    @cached_property
+    def largest(self) -> float:
+        """Largest squared norm."""
+        return float(self.squares.max())
+
+    @cached_property
+    def mean_square(self) -> float:
+        """Squared norm of the mean of the m_i."""
+        return float(self.matrix.mean())
+
+    @cached_property
+    def root(self) -> NDArray[np.float32]:
+        """A matrix R with R R^T = G, for drawing the field; transposed, shape (b, b)."""
+        values, vectors = np.linalg.eigh(self.matrix)
+        return np.ascontiguousarray((vectors * np.sqrt(np.maximum(values, 0.0))).T.astype(np.float32))
+
+    @cached_property
+    def single(self) -> NDArray[np.float32]:
+        """G in single precision: row i is where a charge on bin i moves the field."""
+        return self.matrix.astype(np.float32)
+
+    @cached_property
+    def modes(self) -> tuple[Mode, ...]:
+        """Two ways of conditioning the field: on nothing, and on the mean over the bins."""
+        load = self.matrix.mean(axis=1) / np.sqrt(self.mean_square)
+        return tuple(Mode.of(self.matrix, v) for v in (np.zeros(self.count), load))
+
+
+@dataclass(frozen=True, eq=False)
+class Mode:
+    """The field as load * h plus an independent rest, h ~ Normal(0, 1), by bins of variance `rest`.
+
+    For functions F_i >= 0, E prod F_i(rest_i) <= prod (E F_i(rest_i)^p)^(1/p) with p = `exponent`: the smallest
+    for which p * diag(cov) - cov is positive semidefinite.
+
+    Source: Chen, Dafnis and Paouris 2015 (arXiv 1306.2410), theorem 1.
+    """
+
+    load: Array
+    rest: Array
+    exponent: float
+
+    @staticmethod
+    def of(matrix: Array, load: Array) -> Mode:
+        """Condition on h with covariance `load` to the bins."""
+        cov = matrix - np.outer(load, load)
+        rest = np.maximum(np.diag(cov), 1e-12 * float(np.diag(matrix).max()))
+        scaled = cov / np.sqrt(np.outer(rest, rest))
+        # rounding of the eigenvalue: far below 1e-9 for matrices of a few thousand bins
+        exponent = max(1.0, float(np.linalg.eigvalsh(scaled)[-1]) * (1.0 + 1e-9))
+        return Mode(load, rest, exponent)
