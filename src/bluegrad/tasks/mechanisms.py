@@ -110,7 +110,7 @@ FAMILIES = {
     "banded-inverse": _optimized(optimize.banded_inverse, "bands", 8),
     "buffered": _optimized(optimize.buffered_toeplitz, "buffers", 4),
     "banded": replace(_optimized(optimize.banded, "bands", 16), fast=10_000),
-    "dense": Family(lambda law, _: optimize.dense(PrefixSum(law.steps), law), fast=500),
+    "dense": Family(lambda law, _: optimize.dense(PrefixSum(law.steps), law), fast=1000),
     "tree-online": _restarted(strategy.tree_aggregation),
     "tree-full": _restarted(partial(strategy.tree_aggregation, decoder="full")),
     "fourier-plain": _restarted(strategy.fourier, DENSE_STEPS),
