@@ -115,13 +115,14 @@ class BallsInBinsGaussian:
     def _search(self, delta: float, high: float) -> Bound | None:
         """Smallest epsilon, to four digits, whose bound meets delta; None if none below `high` is found.
 
-        Four digits, so that the epsilon that a mechanism was calibrated for is among those that are tried.
+        The number of three digits just below is tried last, so that a mechanism calibrated for such an epsilon isn't
+        given a larger one for the noise of the bounds.
         """
         pilot = Pilot(self.bins, budget(self.bins, self.failure, self._samples), self.seed)
         start, slope = pilot.solve(lambda e: (self._scale, e), delta, 1e-4 * high, high)
         epsilon, best = _rounded(start), None
         seen: set[float] = set()
-        for _ in range(CHECKS):
+        for _ in range(CHECKS - 1):
             if epsilon >= high or epsilon in seen or (best is not None and epsilon >= best):
                 break
             seen.add(epsilon)
@@ -136,6 +137,10 @@ class BallsInBinsGaussian:
                 break
             else:
                 epsilon = max(_rounded(epsilon * exp(step)), _rounded(1.0005 * epsilon))
+        if best is not None:
+            short = float(f"{best:.3g}")
+            if 0.995 * best < short < best and short not in seen and self._delta(short, CHECKS) <= delta:
+                best = Bound(short, law=LAW, method=best.method, failure_probability=self.failure)
         return best
 
 
@@ -181,7 +186,7 @@ def default_samples(bins: int) -> int:
 
 def budget(bins: Bins, failure: float, samples: int) -> Budget:
     """Budget of one of the bounds that an answer looks at; half the failure probability for each direction."""
-    return Budget(samples, max(4000, min(20000, int(4e6 / bins.count))), log(2.0 * CHECKS / failure))
+    return Budget(samples, min(samples, max(4000, min(20000, int(4e6 / bins.count)))), log(2.0 * CHECKS / failure))
 
 
 @lru_cache(maxsize=64)
