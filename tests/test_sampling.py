@@ -10,7 +10,14 @@ import bluegrad as bg
 from bluegrad import sampling
 from bluegrad.noise import kernel
 from bluegrad.participation import Participation
-from bluegrad.sampling import BatchStream, Partition, PoissonBatches, batch_stream
+from bluegrad.sampling import (
+    BatchStream,
+    CyclicPoissonBatches,
+    Partition,
+    PoissonBatches,
+    RandomBins,
+    batch_stream,
+)
 
 KEY = bg.NoiseKey(bytes.fromhex("c0ffee00112233445566778899aabbcc"))
 OTHER = bg.NoiseKey(bytes.fromhex("c0ffee00112233445566778899aabbcd"))
@@ -141,7 +148,8 @@ def uniform(counts):
     return stats.chi2.sf(((counts - expected) ** 2 / expected).sum(), len(counts) - 1) > ALARM
 
 
-LAWS = [bg.FixedEpochs(12, 3), bg.SinglePass(8), bg.MinSeparation(11, 3, 2), bg.Poisson(12, 0.2)]
+LAWS = [bg.FixedEpochs(12, 3), bg.SinglePass(8), bg.MinSeparation(11, 3, 2), bg.Poisson(12, 0.2),
+        bg.BallsInBins(12, 3), bg.CyclicPoisson(12, 3, 0.4)]  # fmt: skip
 
 
 @pytest.fixture(params=LAWS, ids=repr)
@@ -297,6 +305,120 @@ class TestPoisson:
         assert stream.epoch_steps == 33 and len(stream) == 10
 
 
+# Balls in bins: bin[i] of N = 400 examples under 500 keys, independent and uniform over b = 8. Statistics, each with
+# false alarm 1e-6:
+# sizes      sizes of bin 0 over the keys, Binomial(N, 1 / b): chi-square with pooled tails
+# uniform    counts of all 500 * 400 bins, chi-square with 7 degrees of freedom
+# examples   for each example the counts of its bins over the keys, chi-square with 7 N degrees of freedom
+# pairs      pairs of neighbouring examples in one bin, Binomial(500 * 200, 1 / b)
+def bins_drawn(keys, size, bins, draw):
+    return np.array([draw(i, size, bins) for i in range(keys)])
+
+
+def rejected_bins(x, bins):
+    keys, size = x.shape
+    sizes = (x == 0).sum(axis=1)
+    pool = np.arange(*stats.binom.ppf([5.1 / keys, 1 - 5.1 / keys], size, 1 / bins).astype(int))
+    edges = [-1, *pool, size]
+    expected = keys * np.diff(stats.binom.cdf(edges, size, 1 / bins))
+    observed = np.histogram(sizes, bins=np.array(edges) + 0.5)[0]
+    counts = np.array([np.bincount(column, minlength=bins) for column in x.T])
+    pair = stats.binom(keys * (size // 2), 1 / bins)
+    same = (x[:, 0::2] == x[:, 1::2]).sum()
+    total = counts.sum(axis=0)
+    p_values = {
+        "sizes": stats.chi2.sf(((observed - expected) ** 2 / expected).sum(), len(expected) - 1),
+        "uniform": stats.chi2.sf(((total - total.mean()) ** 2 / total.mean()).sum(), bins - 1),
+        "examples": stats.chi2.sf(((counts - keys / bins) ** 2 * bins / keys).sum(), (bins - 1) * size),
+        "pairs": 2 * min(pair.cdf(same), pair.sf(same - 1)),
+    }
+    return {name for name, p in p_values.items() if p < ALARM}
+
+
+class TestBallsInBins:
+    KEYS, SIZE, BINS = 500, 400, 8
+
+    def drawn(self, number, size, bins):
+        stream = batch_stream(bg.BallsInBins(2 * bins, 2), size, key_of(number))
+        x = np.full(size, -1)
+        for step in range(bins):
+            x[stream.batch(step)] = step
+        return x
+
+    def test_every_example_in_one_bin_the_same_every_epoch(self):
+        stream = batch_stream(bg.BallsInBins(15, 3), 50, KEY)
+        passes = list(epochs(stream))
+        assert len(passes) == 3 and all(len(batches) == 5 for batches in passes)
+        assert sorted(i for batch in passes[0] for i in batch) == list(range(50))
+        assert passes[0] == passes[1] == passes[2]
+        assert stream.expected_batch_size == 10.0 and stream.can_be_empty
+
+    def test_the_law(self):
+        x = bins_drawn(self.KEYS, self.SIZE, self.BINS, self.drawn)
+        assert x.min() == 0 and x.max() == self.BINS - 1
+        assert rejected_bins(x, self.BINS) == set()
+
+    def test_other_samplers_fail(self):
+        rng = np.random.default_rng(11)
+        even = np.arange(self.SIZE) % self.BINS  # a shuffle into equal bins, as FixedEpochs draws
+        x = np.array([rng.permutation(even) for _ in range(self.KEYS)])
+        assert "sizes" in rejected_bins(x, self.BINS)
+        x = rng.integers(self.BINS, size=(self.KEYS, self.SIZE))
+        assert rejected_bins(x, self.BINS) == set()
+        assert "pairs" in rejected_bins(np.where(np.arange(self.SIZE) % 2, np.roll(x, 1, axis=1), x), self.BINS)
+        assert "uniform" in rejected_bins(np.where(rng.random(x.shape) < 0.03, 0, x), self.BINS)
+        assert "examples" in rejected_bins(np.where(rng.random(x.shape) < 0.15, even, x), self.BINS)
+
+        def size_then_draw(number, size, bins):  # a size of the right law, but that many without replacement, anew
+            y = np.zeros(size, int)
+            for i in range(1, bins):
+                y[rng.choice(size, rng.binomial(size, 1 / bins), replace=False)] = i
+            return y
+
+        assert rejected_bins(bins_drawn(self.KEYS, self.SIZE, self.BINS, size_then_draw), self.BINS)
+
+    def test_empty_bins_are_steps(self):
+        stream = batch_stream(bg.BallsInBins(40, 2), 10, KEY)
+        batches = [batch for passes in epochs(stream) for batch in passes]
+        assert len(batches) == 40 and sum(map(len, batches)) == 20 and any(not batch for batch in batches)
+
+    @pytest.mark.parametrize("count", [1, 3, 1000, 2**31 + 11])
+    def test_bins_of_words_at_the_edges(self, count):
+        words = [0, 1, 2**32, 2**63, 2**64 - 1, *(int(2**64 * i / 7) for i in range(7))]
+        found = sampling._scaled(np.array(words, np.uint64), count)
+        assert found.tolist() == [word * count >> 64 for word in words]
+
+
+class TestCyclicPoisson:
+    def test_only_the_due_group_joins_at_its_rate(self):
+        law = bg.CyclicPoisson(STEPS, 4, 0.3)
+        x = membership(all_batches(batch_stream(law, EXAMPLES, KEY)), EXAMPLES)
+        group = np.array([x[g::4].sum(axis=0) > 0 for g in range(4)])
+        assert (group.sum(axis=0) == 1).all() and (group.sum(axis=1) == EXAMPLES // 4).all()
+        for g in range(4):
+            due = x[g::4][:, group[g]]
+            assert rejected(due, 0.3) == set()
+            assert "total" in rejected(due, 0.27)
+            # a batch of a fixed size from the group fails
+            rng = np.random.default_rng(g)
+            fixed = membership([rng.choice(50, 15, replace=False) for _ in range(len(due))], 50)
+            assert "sizes" in rejected(fixed, 0.3)
+
+    def test_groups_differ_by_one_at_most_and_by_the_key(self):
+        law = bg.CyclicPoisson(7, 7, 1.0)
+        batches = all_batches(batch_stream(law, 40, KEY))
+        assert sorted(np.concatenate(batches).tolist()) == list(range(40))
+        assert {len(batch) for batch in batches} == {5, 6}
+        other = all_batches(batch_stream(law, 40, OTHER))
+        assert [b.tolist() for b in batches] != [b.tolist() for b in other]
+
+    def test_sizes(self):
+        stream = batch_stream(bg.CyclicPoisson(20, 4, 0.5), 40, KEY)
+        assert stream.expected_batch_size == 5.0 and stream.epoch_steps == 8 and stream.can_be_empty
+        with pytest.raises(ValueError, match=r"size=3: is smaller than the 4 groups"):
+            batch_stream(bg.CyclicPoisson(20, 4, 0.5), 3, KEY)
+
+
 class TestPosition:
     def test_iteration_begins_where_the_releases_stand(self, law):
         stream = batch_stream(law, 40, KEY)
@@ -350,6 +472,8 @@ class TestPosition:
             (bg.FixedEpochs(15, 3), 40),
             (bg.MinSeparation(12, 4, 3), 40),
             (bg.Poisson(12, 0.25), 40),
+            (bg.BallsInBins(12, 3), 40),
+            (bg.CyclicPoisson(12, 3, 0.4), 40),
         ],
     )
     def test_another_runs_state_is_refused(self, other, size):
@@ -382,4 +506,6 @@ class TestArguments:
     def test_the_key_is_never_shown(self, law):
         stream = batch_stream(law, 40, KEY)
         assert "c0ffee" not in repr(stream) + str(stream)
-        assert isinstance(stream, BatchStream) and isinstance(stream, (Partition, PoissonBatches))
+        assert isinstance(stream, BatchStream) and isinstance(
+            stream, (Partition, PoissonBatches, RandomBins, CyclicPoissonBatches)
+        )

@@ -15,10 +15,10 @@ from bluegrad import _checks
 from bluegrad._checks import Unsupported
 from bluegrad.noise import kernel
 from bluegrad.noise.key import NoiseKey, require_key
-from bluegrad.participation import Participation, Poisson, Separated
+from bluegrad.participation import BallsInBins, CyclicPoisson, Participation, Poisson, Separated
 
 Indices = NDArray[np.int64]
-_DRAWS, _ORDER, _SEEDS = 0, 1, 2  # what the words of a step are for
+_DRAWS, _ORDER, _SEEDS, _BINS = 0, 1, 2, 3  # what the words of a step are for
 
 
 class BatchStream(Sampler[list[int]], ABC):
@@ -185,11 +185,99 @@ class PoissonBatches(BatchStream):
 
     def batch(self, step: int) -> Indices:
         """Indices whose 64-bit word falls below rate * 2^64 (rounded down: never a higher rate)."""
-        rate = float(self.participation.rate)
-        if rate == 1.0:
-            return np.arange(self.size)
-        threshold = np.uint64(int(rate * 2.0**64))
-        return np.flatnonzero(_words64(self.key, step=step, leaf=_DRAWS, count=self.size) < threshold)
+        return np.flatnonzero(_joins(self.key, step, self.size, float(self.participation.rate)))
+
+
+class RandomBins(BatchStream):
+    """Every example in one bin, uniform and independent of the others, the same every epoch; bins may be empty."""
+
+    participation: BallsInBins
+    can_be_empty = True
+
+    def __init__(self, participation: BallsInBins, size: int, key: NoiseKey) -> None:
+        super().__init__(participation, size, key)
+        self._assign()
+
+    def _assign(self) -> None:
+        """Sort the examples by their bin; `_ends[i]` is where bin i ends."""
+        words = _words64(self.key, step=0, leaf=_BINS, count=self.size)
+        bins = _scaled(words, self.participation.bins)
+        self._order = np.argsort(bins, kind="stable")
+        self._ends = np.cumsum(np.bincount(bins, minlength=self.participation.bins))
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take the saved key, and so the saved bins."""
+        super().load_state_dict(state)
+        self._assign()
+
+    @property
+    def epoch_steps(self) -> int:
+        """Number of bins."""
+        return self.participation.bins
+
+    @property
+    def expected_batch_size(self) -> float:
+        """Examples over bins."""
+        return self.size / self.participation.bins
+
+    def batch(self, step: int) -> Indices:
+        """The bin that is due at this step."""
+        i = step % self.participation.bins
+        return self._order[self._ends[i - 1] if i else 0 : self._ends[i]]
+
+
+class CyclicPoissonBatches(BatchStream):
+    """One shuffle and one partition into `period` groups of nearly equal size; the due group is drawn by Poisson."""
+
+    participation: CyclicPoisson
+    can_be_empty = True
+
+    def __init__(self, participation: CyclicPoisson, size: int, key: NoiseKey) -> None:
+        super().__init__(participation, size, key)
+        if size < participation.period:
+            raise _checks.fail(
+                "size", size, f"is smaller than the {participation.period} groups of the period",
+                "use a shorter period, or more examples",
+            )  # fmt: skip
+        self._order = self._shuffle()
+
+    def _shuffle(self) -> Indices:
+        return np.argsort(_words64(self.key, step=0, leaf=_ORDER, count=self.size), kind="stable")
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take the saved key, and so the saved groups."""
+        super().load_state_dict(state)
+        self._order = self._shuffle()
+
+    @property
+    def epoch_steps(self) -> int:
+        """Steps until an example has been drawn once, in expectation."""
+        return max(1, round(self.participation.period / self.participation.rate))
+
+    @property
+    def expected_batch_size(self) -> float:
+        """Rate times the mean size of a group."""
+        return float(self.participation.rate) * self.size / self.participation.period
+
+    def batch(self, step: int) -> Indices:
+        """Members of the due group whose 64-bit word falls below rate * 2^64."""
+        group, period = step % self.participation.period, self.participation.period
+        members = self._order[group * self.size // period : (group + 1) * self.size // period]
+        return members[_joins(self.key, step, len(members), float(self.participation.rate))]
+
+
+def _joins(key: NoiseKey, step: int, count: int, rate: float) -> NDArray[np.bool_]:
+    """Independent events of probability `rate`, rounded down to a multiple of 2^-64."""
+    if rate == 1.0:
+        return np.ones(count, dtype=np.bool_)
+    return _words64(key, step=step, leaf=_DRAWS, count=count) < np.uint64(int(rate * 2.0**64))
+
+
+def _scaled(words: NDArray[np.uint64], count: int) -> Indices:
+    """floor(word * count / 2^64): every value has 2^64 / count words, to one, for count < 2^32."""
+    high, low = words >> np.uint64(32), words & np.uint64(0xFFFFFFFF)
+    n = np.uint64(count)
+    return ((high * n + ((low * n) >> np.uint64(32))) >> np.uint64(32)).astype(np.int64)
 
 
 def _words64(key: NoiseKey, *, step: int, leaf: int, count: int) -> NDArray[np.uint64]:
@@ -229,3 +317,13 @@ def _(participation: Separated, size: int, key: NoiseKey) -> BatchStream:
 @batch_stream.register
 def _(participation: Poisson, size: int, key: NoiseKey) -> BatchStream:
     return PoissonBatches(participation, size, key)
+
+
+@batch_stream.register
+def _(participation: BallsInBins, size: int, key: NoiseKey) -> BatchStream:
+    return RandomBins(participation, size, key)
+
+
+@batch_stream.register
+def _(participation: CyclicPoisson, size: int, key: NoiseKey) -> BatchStream:
+    return CyclicPoissonBatches(participation, size, key)

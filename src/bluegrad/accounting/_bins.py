@@ -9,10 +9,13 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from bluegrad._checks import Unsupported
 from bluegrad.participation import BallsInBins
 from bluegrad.strategy import Strategy
 
 Array = NDArray[np.float64]
+
+MOST_BINS = 4096
 
 
 def gram(strategy: Strategy, participation: BallsInBins) -> Array:
@@ -21,8 +24,16 @@ def gram(strategy: Strategy, participation: BallsInBins) -> Array:
     Args:
         strategy: C without negative entries (`score.certify` refuses others).
         participation: n steps, k epochs, b = n / k bins.
+
+    Raises:
+        Unsupported: more bins than MOST_BINS.
     """
     n, k, b = participation.steps, participation.epochs, participation.bins
+    if b > MOST_BINS:
+        raise Unsupported(
+            f"{strategy!r} under {participation!r}: its {b} bins are more than the {MOST_BINS} whose Gram matrix is "
+            "formed; use more epochs, larger batches, or FixedEpochs"
+        )
     c = strategy.coefficients()
     if c is None:
         dense = strategy.dense()

@@ -24,12 +24,15 @@ from bluegrad.accounting._bins import Array, Bins, Mode
 
 # Standard deviations of a bin that the quadrature covers; the rest is added by its bound.
 _REACH = 12.0
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(160)
-_OUTER, _OUTER_WEIGHTS = np.polynomial.legendre.leggauss(40)
+# Nodes and weights on (-1, 1), for a rough bound (first) and for one that counts: over a bin, over its conditioning.
+_INNER = (np.polynomial.legendre.leggauss(160), np.polynomial.legendre.leggauss(400))
+_OUTER = (np.polynomial.legendre.leggauss(40), (np.linspace(-1.0, 1.0, 161), np.full(161, 1.0 / 80.0)))
 # Relative allowance for the quadratures, whose integrands are smooth at the scale of their nodes.
 _ALLOWANCE = 1.05
 # Exponents t to choose from, in units of the largest that matters.
-_STEPS = np.geomspace(1e-2, 1e3, 41)
+_STEPS = np.geomspace(1e-2, 1e3, 33)
+# Values of h that are treated at once.
+_ROWS = 20
 
 
 @dataclass(frozen=True)
@@ -125,8 +128,9 @@ def _excess(bins: Bins, mode: Mode, scale: float, kind: _Remove | _Add, rough: b
     reach = _REACH + float(load.max())
     h, weights = np.zeros(1), np.ones(1)
     if conditioned:
-        h = reach * _OUTER
-        weights = reach * _OUTER_WEIGHTS * np.exp(-0.5 * h * h) / sqrt(2.0 * pi)
+        nodes, widths = _OUTER[0 if rough else 1]
+        h = reach * nodes
+        weights = reach * widths * np.exp(-0.5 * h * h) / sqrt(2.0 * pi)
     # unless it is conditioned on, the field's mean isn't known, and the lifts have to be left out
     lift = kind.proposal.lift_density(sqrt(mean_square) * h, mean_square) if conditioned else np.zeros(1)
     level = kind.threshold(lift)
@@ -153,22 +157,28 @@ def _conditional(
     It bounds E (mean_i site_i - level)+. The bins `which` stand for all.
     """
     b, peak = len(square), kind.peak(square)
-    z = _REACH * _NODES
-    log_weights = np.log(_REACH * _WEIGHTS) - 0.5 * z * z - 0.5 * log(2.0 * pi)
+    nodes, widths = _INNER[0 if len(which) == 1 else 1]
+    z = _REACH * nodes
+    log_weights = np.log(_REACH * widths) - 0.5 * z * z - 0.5 * log(2.0 * pi)
 
-    def log_bound(row: int, bins: NDArray[np.int64], t: Array) -> Array:
-        """Logarithms of the bound for t, shape (m,), averaged over `bins`."""
-        site = kind.site(shift[row, bins, None] + rest[bins, None] * z, square[bins, None])  # (bins, nodes)
-        factor = (p / b) * t[:, None]
-        inside = logsumexp(factor[:, :, None] * site + log_weights, axis=2)
-        beyond = factor * np.maximum(peak[bins], 0.0) + log(2.0) + float(log_ndtr(-_REACH))
-        return np.logaddexp(inside, beyond).mean(axis=1) * (b / p) - t * level[row] - 1.0 - np.log(t)
+    def log_bound(rows: list[int], bins: NDArray[np.int64], t: Array) -> Array:
+        """Logarithms of the bound for t of shape (rows, m), averaged over `bins`; shape (rows, m)."""
+        site = kind.site(shift[rows][:, bins, None] + rest[bins, None] * z, square[bins, None])  # (rows, bins, nodes)
+        factor = (p / b) * t[:, None, :]
+        inside = logsumexp(factor[:, :, :, None] * site[:, :, None, :] + log_weights, axis=3)  # (rows, bins, m)
+        beyond = factor * np.maximum(peak[bins], 0.0)[:, None] + log(2.0) + float(log_ndtr(-_REACH))
+        mean = np.logaddexp(inside, beyond).mean(axis=1)
+        return np.asarray(mean * (b / p) - t * level[rows, None] - 1.0 - np.log(t))
 
     out = np.zeros(len(shift))
     grid = _STEPS * max(1.0, b / (p * max(float(peak.max()), 1.0)))
-    for row in np.flatnonzero(peak.mean() > level).tolist():
-        coarse = log_bound(row, np.array([b // 2]), grid)
-        best = int(np.argmin(coarse))
-        value = coarse[best] if len(which) == 1 else log_bound(row, which, grid[[best]])[0]  # any t gives a bound
-        out[row] = exp(min(float(value), 600.0))
+    open_rows = np.flatnonzero(peak.mean() > level).tolist()
+    for start in range(0, len(open_rows), _ROWS):
+        rows = open_rows[start : start + _ROWS]
+        coarse = log_bound(rows, np.array([b // 2]), np.tile(grid, (len(rows), 1)))
+        best = coarse.min(axis=1)
+        if len(which) > 1:  # any t gives a bound
+            chosen = grid[coarse.argmin(axis=1)]
+            best = np.array([log_bound([row], which, t[None, None])[0, 0] for row, t in zip(rows, chosen)])
+        out[rows] = np.exp(np.minimum(best, 600.0))
     return out

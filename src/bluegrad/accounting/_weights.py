@@ -141,7 +141,8 @@ def _block(bins: Bins, scale: float, proposal: Proposal, size: int, rng: np.rand
             reached += 1
         norm = np.exp(-0.5 * c * c * (square - base)).astype(np.float32)
         sums = np.multiply(power, norm, out=scratch).sum(axis=1).astype(np.float64)
-        value = c * peak - 0.5 * c * c * base + np.log(np.maximum(sums, 1e-38) / bins.count)
+        with np.errstate(divide="ignore"):  # a density that underflows is taken as zero: towards privacy
+            value = c * peak - 0.5 * c * c * base + np.log(sums / bins.count)
         if c == 1.0:
             log_ratio = value
         parts += [value + log(w) for d, w in zip(proposal.charges, proposal.weights) if d == c]

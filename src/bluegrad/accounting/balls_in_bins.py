@@ -31,6 +31,8 @@ CHECKS = 8
 # the same mechanism, which stops at a bound within CLOSE of its target, comes out no larger than was asked for.
 ACCEPTED = (0.975, 0.99)
 CLOSE = 0.998
+# Squared norm of a bin over the noise's variance beyond which single precision would lose digits (epsilon > 100).
+_LARGEST = 300.0
 LAW = "balls-in-bins"
 
 
@@ -73,7 +75,7 @@ class BallsInBinsGaussian:
         if self.bins.count == 1:
             return Bound(self._plain.epsilon(delta), law=LAW)
         deterministic = self._deterministic_epsilon(delta)
-        if self.method == "renyi" or deterministic == 0.0:
+        if self.method == "renyi" or deterministic == 0.0 or _too_quiet(self.bins, self._scale):
             return Bound(deterministic, law=LAW, method="renyi")
         found = self._search(delta, deterministic)
         if found is None or (self.method == "auto" and deterministic <= found):
@@ -92,7 +94,7 @@ class BallsInBinsGaussian:
         if self.bins.count == 1:
             return Bound(self._plain.delta(epsilon), law=LAW)
         deterministic = _moments.delta(self.bins, self._scale, epsilon)
-        if self.method == "renyi":
+        if self.method == "renyi" or _too_quiet(self.bins, self._scale):
             return Bound(deterministic, law=LAW, method="renyi")
         failure = self.failure / checks
         value, estimate = check(self.bins, self._scale, epsilon, failure, self._samples, self.seed)
@@ -113,13 +115,14 @@ class BallsInBinsGaussian:
     def _search(self, delta: float, high: float) -> Bound | None:
         """Smallest epsilon, to four digits, whose bound meets delta; None if none below `high` is found.
 
-        Four digits, so that the epsilon that a mechanism was calibrated for is among those that are tried.
+        The number of three digits just below is tried last, so that a mechanism calibrated for such an epsilon isn't
+        given a larger one for the noise of the bounds.
         """
         pilot = Pilot(self.bins, budget(self.bins, self.failure, self._samples), self.seed)
         start, slope = pilot.solve(lambda e: (self._scale, e), delta, 1e-4 * high, high)
         epsilon, best = _rounded(start), None
         seen: set[float] = set()
-        for _ in range(CHECKS):
+        for _ in range(CHECKS - 1):
             if epsilon >= high or epsilon in seen or (best is not None and epsilon >= best):
                 break
             seen.add(epsilon)
@@ -134,6 +137,10 @@ class BallsInBinsGaussian:
                 break
             else:
                 epsilon = max(_rounded(epsilon * exp(step)), _rounded(1.0005 * epsilon))
+        if best is not None:
+            short = float(f"{best:.3g}")
+            if 0.995 * best < short < best and short not in seen and self._delta(short, CHECKS) <= delta:
+                best = Bound(short, law=LAW, method=best.method, failure_probability=self.failure)
         return best
 
 
@@ -158,11 +165,11 @@ def calibrate(bins: Bins, epsilon: float, delta: float, method: str, failure: fl
     pilot = Pilot(bins, budget(bins, failure, samples), seed)
     multiplier, slope = pilot.solve(lambda s: (1.0 / s, epsilon), 0.5 * sum(ACCEPTED) * delta, 0.01 * high, high)
     best = inf
-    for _ in range(CHECKS):
+    for turn in range(CHECKS):
         reached, _estimate = check(bins, 1.0 / multiplier, epsilon, failure / CHECKS, samples, seed)
         if reached <= ACCEPTED[1] * delta:
             best = min(best, multiplier)
-            if reached >= ACCEPTED[0] * delta:
+            if reached >= (ACCEPTED[0] if turn == 0 else 0.95) * delta:
                 break
         elif best < inf:
             break
@@ -174,12 +181,12 @@ def calibrate(bins: Bins, epsilon: float, delta: float, method: str, failure: fl
 
 def default_samples(bins: int) -> int:
     """Samples of one bound: some seconds' worth."""
-    return int(min(4e6, 1.2e6 * (100.0 / bins) ** 0.6))
+    return int(1.2e6 * min(1.0, (100.0 / bins) ** 0.6))
 
 
 def budget(bins: Bins, failure: float, samples: int) -> Budget:
     """Budget of one of the bounds that an answer looks at; half the failure probability for each direction."""
-    return Budget(samples, max(4000, min(20000, int(4e6 / bins.count))), log(2.0 * CHECKS / failure))
+    return Budget(samples, min(samples, max(4000, min(20000, int(4e6 / bins.count)))), log(2.0 * CHECKS / failure))
 
 
 @lru_cache(maxsize=64)
@@ -188,6 +195,8 @@ def check(bins: Bins, scale: float, epsilon: float, failure: float, samples: int
 
     All that shapes the bound (proposal, ceiling, bet) comes from pilot samples; the bound's own are drawn after.
     """
+    if _too_quiet(bins, scale):
+        return _moments.delta(bins, scale, epsilon), 0.0
     spent = Budget(samples, budget(bins, failure, samples).pilot, log(2.0 / failure))
     plan = _plan.choose_remove(bins, scale, epsilon, _plan.SHAPES, spent, _seed(bins, scale, epsilon, seed, "pilot"))
     weights = draw_remove(bins, scale, epsilon, plan.proposal, plan.count, _seed(bins, scale, epsilon, seed, "remove"))
@@ -230,11 +239,12 @@ class Pilot:
             scale, epsilon = path(exp(log_x))
             return log(max(self._estimate(shapes[0], scale, epsilon, seed), 1e-300))
 
-        right = log(high)
+        right = x = log(high)
         left = right - 0.3
         while estimate(left) < target and left > log(low):
             right, left = left, left - 0.6
-        x = float(brentq(lambda y: min(estimate(y) - target, 50.0), left, right, xtol=3e-3))
+        if estimate(left) > target > estimate(right):
+            x = float(brentq(lambda y: estimate(y) - target, left, right, xtol=3e-3))
         slope = min(-0.5, (estimate(x + 0.02) - estimate(x - 0.02)) / 0.04)
         for choice in (_plan.SHAPES, ()):
             scale, epsilon = path(exp(x))
@@ -257,6 +267,11 @@ class Pilot:
 def _add_without_sampling(bins: Bins, scale: float, epsilon: float, *, rough: bool = False) -> float:
     simple = _moments.add(bins, scale, epsilon)
     return simple if simple < 1e-30 else min(simple, excess_add(bins, scale, epsilon, NOTHING, 0.0, rough=rough))
+
+
+def _too_quiet(bins: Bins, scale: float) -> bool:
+    """Whether there is so little noise that only the deterministic bound is computed."""
+    return scale * scale * bins.largest > _LARGEST
 
 
 def _bisect(meets: Callable[[float], bool], low: float, high: float) -> float:
