@@ -186,7 +186,7 @@ def default_samples(bins: int) -> int:
 
 def budget(bins: Bins, failure: float, samples: int) -> Budget:
     """Budget of one of the bounds that an answer looks at; half the failure probability for each direction."""
-    return Budget(samples, min(samples, max(4000, min(20000, int(4e6 / bins.count)))), log(2.0 * CHECKS / failure))
+    return Budget(samples, min(samples, max(4000, min(12000, int(4e6 / bins.count)))), log(2.0 * CHECKS / failure))
 
 
 @lru_cache(maxsize=64)
