@@ -145,7 +145,8 @@ class TestAgainstPlainSampling:
 
 class TestPublishedValues:
     @pytest.mark.parametrize(("lam", "epsilon", "noise"), [
-        (0.5, 1, 3.420), (0.8, 8, 2.2418), pytest.param(0.95, 1, 23.4, marks=pytest.mark.slow),
+        (0.5, 1, 3.420), pytest.param(0.8, 8, 2.2418, marks=pytest.mark.slow),
+        pytest.param(0.95, 1, 23.4, marks=pytest.mark.slow),
         pytest.param(0.0, 1, 2.760, marks=pytest.mark.slow), pytest.param(0.0, 8, 1.3139, marks=pytest.mark.slow),
         pytest.param(0.5, 8, 1.5151, marks=pytest.mark.slow),
     ])  # fmt: skip
@@ -157,7 +158,9 @@ class TestPublishedValues:
         assert 0.92e-5 < found < 1.2e-5 and found.estimate < 1.1e-5
         assert found <= 1.1 * found.estimate
 
-    @pytest.mark.parametrize(("bins", "epochs", "epsilon"), [(8, 1, 3.7185), (32, 4, 2.4040)])
+    @pytest.mark.parametrize(("bins", "epochs", "epsilon"), [
+        (8, 4, 3.7185), pytest.param(32, 1, 2.4040, marks=pytest.mark.slow),
+    ])  # fmt: skip
     def test_random_allocation(self, bins, epochs, epsilon):
         """lambda = 0 is random allocation, and epochs with the same bin are one with sigma / sqrt(epochs)."""
         n = bins * epochs
@@ -208,7 +211,7 @@ class TestLaws:
 
     def test_the_deterministic_bound_lies_above_the_sampled_one(self):
         for lam, sigma in ((0.0, 0.5), (0.5, 1.0), (0.95, 2.0)):
-            strategy, law = bg.lambda_cgd(200, lam), bg.BallsInBins(200, 4)
+            strategy, law = bg.lambda_cgd(40, lam), bg.BallsInBins(40, 4)
             mechanism = bg.Mechanism(strategy, law, sigma)
             sampled = bg.delta(mechanism, epsilon=1.0, method="monte_carlo")
             assert bg.delta(mechanism, epsilon=1.0, method="renyi") >= sampled.estimate * 0.98

@@ -18,7 +18,7 @@ from math import exp, inf, log, pi, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import log_ndtr, logsumexp, ndtr
+from scipy.special import log_ndtr, ndtr
 
 from bluegrad.accounting._bins import Array, Bins, Mode
 
@@ -165,7 +165,9 @@ def _conditional(
         """Logarithms of the bound for t of shape (rows, m), averaged over `bins`; shape (rows, m)."""
         site = kind.site(shift[rows][:, bins, None] + rest[bins, None] * z, square[bins, None])  # (rows, bins, nodes)
         factor = (p / b) * t[:, None, :]
-        inside = logsumexp(factor[:, :, :, None] * site[:, :, None, :] + log_weights, axis=3)  # (rows, bins, m)
+        terms = factor[:, :, :, None] * site[:, :, None, :] + log_weights  # (rows, bins, m, nodes)
+        top = terms.max(axis=3, keepdims=True)
+        inside = top[..., 0] + np.log(np.exp(terms - top).sum(axis=3))
         beyond = factor * np.maximum(peak[bins], 0.0)[:, None] + log(2.0) + float(log_ndtr(-_REACH))
         mean = np.logaddexp(inside, beyond).mean(axis=1)
         return np.asarray(mean * (b / p) - t * level[rows, None] - 1.0 - np.log(t))

@@ -67,8 +67,18 @@ class BallsInBinsGaussian:
         return self.samples or default_samples(self.bins.count)
 
     def delta(self, epsilon: float) -> Bound:
-        """Upper bound on delta at this epsilon."""
-        return self._delta(epsilon, checks=1)
+        """Upper bound on delta at this epsilon: the very one that `calibrate` and `epsilon` look at."""
+        if self.bins.count == 1:
+            return Bound(self._plain.delta(epsilon), law=LAW)
+        deterministic = _moments.delta(self.bins, self._scale, epsilon)
+        if self.method == "renyi" or _too_quiet(self.bins, self._scale):
+            return Bound(deterministic, law=LAW, method="renyi")
+        value, estimate = check(self.bins, self._scale, epsilon, self.failure / CHECKS, self._samples, self.seed)
+        if self.method == "auto" and deterministic <= value:
+            return Bound(deterministic, law=LAW, method="renyi")
+        return Bound(
+            min(1.0, value), law=LAW, method="monte_carlo", failure_probability=self.failure, estimate=estimate
+        )
 
     def epsilon(self, delta: float) -> Bound:
         """Upper bound on epsilon at this delta."""
@@ -89,18 +99,6 @@ class BallsInBinsGaussian:
     @property
     def _scale(self) -> float:
         return 1.0 / self.noise_multiplier
-
-    def _delta(self, epsilon: float, checks: int) -> Bound:
-        if self.bins.count == 1:
-            return Bound(self._plain.delta(epsilon), law=LAW)
-        deterministic = _moments.delta(self.bins, self._scale, epsilon)
-        if self.method == "renyi" or _too_quiet(self.bins, self._scale):
-            return Bound(deterministic, law=LAW, method="renyi")
-        failure = self.failure / checks
-        value, estimate = check(self.bins, self._scale, epsilon, failure, self._samples, self.seed)
-        if self.method == "auto" and deterministic <= value:
-            return Bound(deterministic, law=LAW, method="renyi")
-        return Bound(min(1.0, value), law=LAW, method="monte_carlo", failure_probability=failure, estimate=estimate)
 
     def _deterministic_epsilon(self, delta: float) -> float:
         high = self._plain.epsilon(delta)
@@ -126,7 +124,7 @@ class BallsInBinsGaussian:
             if epsilon >= high or epsilon in seen or (best is not None and epsilon >= best):
                 break
             seen.add(epsilon)
-            reached = self._delta(epsilon, CHECKS)
+            reached = self.delta(epsilon)
             step = log(max(reached, 1e-300) / delta) / -slope  # to where the bound meets delta
             if reached <= delta:
                 best = Bound(epsilon, law=LAW, method=reached.method, failure_probability=self.failure)
@@ -139,7 +137,7 @@ class BallsInBinsGaussian:
                 epsilon = max(_rounded(epsilon * exp(step)), _rounded(1.0005 * epsilon))
         if best is not None:
             short = float(f"{best:.3g}")
-            if 0.995 * best < short < best and short not in seen and self._delta(short, CHECKS) <= delta:
+            if 0.995 * best < short < best and short not in seen and self.delta(short) <= delta:
                 best = Bound(short, law=LAW, method=best.method, failure_probability=self.failure)
         return best
 
@@ -186,7 +184,7 @@ def default_samples(bins: int) -> int:
 
 def budget(bins: Bins, failure: float, samples: int) -> Budget:
     """Budget of one of the bounds that an answer looks at; half the failure probability for each direction."""
-    return Budget(samples, min(samples, max(4000, min(20000, int(4e6 / bins.count)))), log(2.0 * CHECKS / failure))
+    return Budget(samples, min(samples, max(4000, min(12000, int(4e6 / bins.count)))), log(2.0 * CHECKS / failure))
 
 
 @lru_cache(maxsize=64)
