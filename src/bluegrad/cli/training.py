@@ -1,10 +1,9 @@
-"""The command line: plan, optimize, train, compare. Commands that need torch load it when they run."""
+"""Commands that train: train, compare. They load torch when they run."""
 
 from __future__ import annotations
 
 import importlib
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,165 +13,29 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from bluegrad import __version__, _checks, report
-from bluegrad.participation import FixedEpochs
-from bluegrad.tasks.mechanisms import FAMILIES
-from bluegrad.tasks.mechanisms import plan as make_plan
-from bluegrad.tasks.search import SEARCHES, Search, read_rates
+from bluegrad import _checks, report
+from bluegrad.cli._common import (
+    INTERRUPTED,
+    BatchSize,
+    Clip,
+    Data,
+    Delta,
+    Epochs,
+    Epsilon,
+    Mechanism,
+    Mode,
+    Momentum,
+    Parameter,
+    Physical,
+    Rate,
+    TestData,
+    user_errors,
+)
 from bluegrad.tasks.settings import Settings
 
-app = typer.Typer(
-    name="bluegrad",
-    help="Train PyTorch models with differential privacy by correlated noise.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-USER_ERROR, INTERRUPTED = 2, 130
 
-Mechanism = Annotated[str, typer.Option(help=f"One of {', '.join(FAMILIES)}, or a strategy's .npz file.")]
-Parameter = Annotated[str, typer.Option(help="The mechanism's lam, nu, bands or stamps, or auto: the least RMSE.")]
-Epsilon = Annotated[float, typer.Option(help="Privacy budget of the whole run.")]
-Delta = Annotated[float, typer.Option(help="Failure probability.")]
-Epochs = Annotated[int, typer.Option(help="Passes over the data.")]
-BatchSize = Annotated[int, typer.Option(help="Mean number of examples a step.")]
-Rate = Annotated[float, typer.Option("--lr", help="Learning rate.")]
-Momentum = Annotated[float, typer.Option(help="Momentum of SGD.")]
-Clip = Annotated[float, typer.Option(help="Norm that one example's gradient is clipped to.")]
-Data = Annotated[
-    str | None,
-    typer.Option(
-        help="Folder or zip of class-named folders of images, CIFAR-10's python or binary files, or an .npz; "
-        "5,000 MNIST digits if not given."
-    ),
-]
-TestData = Annotated[str | None, typer.Option(help="Test images; else the data's own test part, or a fifth of it.")]
-Physical = Annotated[int, typer.Option(help="Examples held in memory at once; larger batches are split.")]
-Mode = Annotated[str, typer.Option(help="Per-sample gradients by hooks, functorch or ghost (clipping).")]
-
-
-@app.callback(invoke_without_command=True)
-def root(version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False) -> None:
-    """Train PyTorch models with differential privacy by correlated noise."""
-    if version:
-        print(f"bluegrad {__version__}")
-        raise typer.Exit
-
-
-@contextmanager
-def _user_errors() -> Iterator[None]:
-    """Turn what a user can cause into one line on stderr and exit code 2."""
-    try:
-        yield
-    except (ValueError, OSError) as error:
-        Console(stderr=True, highlight=False, soft_wrap=True).print("[bold red]error:[/] ", end="")
-        print(_text(error), file=sys.stderr)
-        raise typer.Exit(USER_ERROR) from None
-
-
-def _text(error: ValueError | OSError) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename or 'file'}: {error.strerror}"
-    return str(error)
-
-
-def _parameter(text: str) -> float | None:
-    if text == "auto":
-        return None
-    try:
-        return float(text)
-    except ValueError:
-        raise _checks.fail("parameter", text, "must be a number or 'auto'", "e.g. --parameter 0.9") from None
-
-
-def _rates(text: str, names: list[str]) -> dict[str, float]:
-    """One learning rate for all mechanisms, or one each."""
-    parts = text.split(",")
-    try:
-        rates = [float(part) for part in parts]
-    except ValueError:
-        raise _checks.fail("lr", text, "must be numbers", "e.g. --lr 0.5 or --lr 0.5,1") from None
-    if len(rates) not in (1, len(names)):
-        raise _checks.fail("lr", text, f"has {len(rates)} rates for {len(names)} mechanisms", "give one, or one each")
-    return dict(zip(names, rates * len(names) if len(rates) == 1 else rates))
-
-
-@app.command()
-def plan(
-    steps: Annotated[int, typer.Option(help="Training steps.")] = 2000,
-    epochs: Annotated[int, typer.Option(help="Passes over the data; must divide the steps.")] = 20,
-    epsilon: Epsilon = 8.0,
-    delta: Delta = 1e-5,
-    slow: Annotated[bool, typer.Option("--slow", help="Include mechanisms that take minutes to optimise.")] = False,
-    plot: Annotated[Path, typer.Option(help="PNG file for the frontier of noise against memory.")] = Path("plan.png"),
-) -> None:
-    """Show what every mechanism costs, without data or training."""
-    with _user_errors():
-        console = Console()
-        with Progress(TextColumn("planning {task.description}"), BarColumn(), console=console, transient=True) as bar:
-            task = bar.add_task("", total=None)
-            result = make_plan(
-                FixedEpochs(steps, epochs), epsilon=epsilon, delta=delta, slow=slow,
-                progress=lambda name, done, total: bar.update(task, description=name, completed=done, total=total),
-            )  # fmt: skip
-        plots: Any = importlib.import_module("bluegrad.plots")
-        plots.frontier(
-            plot,
-            title=f"{steps:,} steps, {epochs} epochs, epsilon {epsilon:g}, delta {delta:g}, no amplification",
-            rows=[(row.name, row.memory, row.noise) for row in result.rows],
-            best=[row.name for row in result.frontier],
-        )
-        console.print(report.plan_table(result, epsilon=epsilon, delta=delta))
-        for name, reason in result.left_out.items():
-            console.print(f"left out: {name}: {reason}", soft_wrap=True, highlight=False)
-        console.print(f"plot: {plot}", soft_wrap=True)
-
-
-@app.command()
-def optimize(
-    family: Annotated[str, typer.Argument(help=f"One of {', '.join(SEARCHES)}.")],
-    steps: Annotated[int, typer.Option(help="Training steps.")],
-    epochs: Annotated[int, typer.Option(help="Passes over the data; must divide the steps.")],
-    out: Annotated[Path, typer.Option(help="File for the strategy (.npz), for train --mechanism FILE.")],
-    size: Annotated[int | None, typer.Option(help="Bands or buffers, where the family has them.")] = None,
-    loss: Annotated[str, typer.Option(help="rmse or max_error.")] = "rmse",
-    momentum: Annotated[float, typer.Option(help="Momentum of the SGD whose error counts.")] = 0.0,
-    weight_decay: Annotated[float, typer.Option(help="Shrinkage of the model a step.")] = 0.0,
-    rates: Annotated[Path | None, typer.Option(help="Text file of one learning rate a step.")] = None,
-) -> None:
-    """Find the best strategy of a family and save it. Interrupted, the same command continues."""
-    with _user_errors():
-        search = Search(
-            family, steps=steps, epochs=epochs, size=size, loss=loss, momentum=momentum, weight_decay=weight_decay,
-            rates=None if rates is None else read_rates(rates),
-        )  # fmt: skip
-        console = Console()
-        columns = (TextColumn("{task.description}"), SpinnerColumn(), TextColumn("{task.fields[note]}"))
-        with Progress(*columns, TimeElapsedColumn(), console=console) as bar:
-            task = bar.add_task(f"optimizing {family}", total=None, note="")
-            try:
-                best = search.run(
-                    out, lambda iteration, value: bar.update(task, note=f"iteration {iteration}: {loss} {value:.6g}")
-                )
-            except KeyboardInterrupt:
-                bar.stop()
-                console.print("interrupted; the same command continues where it was", soft_wrap=True)
-                raise typer.Exit(INTERRUPTED) from None
-        console.print(report.search_table(best, search.participation))
-        console.print(f"strategy: {out}", soft_wrap=True)
-
-
-@app.command()
 def train(
     data: Data = None,
     test_data: TestData = None,
@@ -204,7 +67,7 @@ def train(
     ] = None,
 ) -> None:
     """Train an image classifier under (epsilon, delta)-differential privacy."""
-    with _user_errors():
+    with user_errors():
         settings = Settings(
             mechanism=mechanism,
             parameter=_parameter(parameter),
@@ -231,7 +94,6 @@ def train(
         console.print(report.result_table(result))
 
 
-@app.command()
 def compare(
     mechanisms: Annotated[str, typer.Option(help="Comma-separated mechanisms.")] = "dp-sgd,lambda-cgd",
     seeds: Annotated[int, typer.Option(help="Runs a mechanism, with seeds 0, 1, ...")] = 1,
@@ -250,7 +112,7 @@ def compare(
     out: Annotated[Path | None, typer.Option(help="Folder of the runs; runs/<time> if not given.")] = None,
 ) -> None:
     """Train several mechanisms at equal epsilon, and print and plot them side by side."""
-    with _user_errors():
+    with user_errors():
         names = [name.strip() for name in mechanisms.split(",") if name.strip()]
         if not names or len(set(names)) < len(names):
             raise _checks.fail("mechanisms", mechanisms, "must be distinct names", "e.g. dp-sgd,lambda-cgd")
@@ -379,10 +241,22 @@ def _finish_step_on_interrupt(run: Any, console: Console, folder: Path) -> Itera
         signal.signal(signal.SIGINT, before)
 
 
-def main() -> None:
-    """Entry point of the `bluegrad` command."""
-    app()
+def _parameter(text: str) -> float | None:
+    if text == "auto":
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise _checks.fail("parameter", text, "must be a number or 'auto'", "e.g. --parameter 0.9") from None
 
 
-if __name__ == "__main__":
-    main()
+def _rates(text: str, names: list[str]) -> dict[str, float]:
+    """One learning rate for all mechanisms, or one each."""
+    parts = text.split(",")
+    try:
+        rates = [float(part) for part in parts]
+    except ValueError:
+        raise _checks.fail("lr", text, "must be numbers", "e.g. --lr 0.5 or --lr 0.5,1") from None
+    if len(rates) not in (1, len(names)):
+        raise _checks.fail("lr", text, f"has {len(rates)} rates for {len(names)} mechanisms", "give one, or one each")
+    return dict(zip(names, rates * len(names) if len(rates) == 1 else rates))

@@ -1,0 +1,5 @@
+"""`python -m bluegrad.cli`."""
+
+from bluegrad.cli import main
+
+main()
