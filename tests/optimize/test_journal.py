@@ -14,6 +14,7 @@ SEARCHES = {
     "buffered": lambda **more: bg.optimize.buffered_toeplitz(bg.PrefixSum(N), LAW, 2, **more),
     "banded": lambda **more: bg.optimize.banded(bg.PrefixSum(N), LAW, 5, **more),
     "banded inverse": lambda **more: bg.optimize.banded_inverse(bg.PrefixSum(N), LAW, 5, **more),
+    "dense": lambda **more: bg.optimize.dense(bg.PrefixSum(N), LAW, tolerance=1e-9, **more),
 }
 
 
@@ -24,8 +25,8 @@ class Stop(Exception):
 def interrupted(search, path, after):
     calls = []
 
-    def progress(iteration, value):
-        calls.append(value)
+    def progress(*now):
+        calls.append(now)
         if len(calls) > after:
             raise Stop
 
@@ -48,8 +49,8 @@ def test_a_search_continues_bit_for_bit(name, cut, tmp_path):
     assert again.describe() == whole.describe()
     assert journal.replayed == done - (cut > 0) and journal.computed > 0
     with Journal(path) as journal:
-        search(journal=journal)
-    assert journal.computed == 0
+        third = search(journal=journal)
+    assert journal.computed == 0 and third.describe() == whole.describe()
 
 
 def test_values_of_another_search_are_not_taken(tmp_path):

@@ -23,6 +23,8 @@ from scipy.linalg.lapack import dpotrf, dpotri
 Array = NDArray[np.float64]
 # Called with the iteration, the total loss tr(V X^-1) found so far and its certified relative gap.
 Progress = Callable[[int, float, float], None]
+# From flat coordinates of U to its bound and what else came of it.
+Answer = Callable[[Array], tuple[float, Array]]
 
 _ITERATIONS = 1000
 # Given up when the gap hasn't halved within so many iterations.
@@ -143,13 +145,16 @@ def separate(x: Array, times: int) -> Array:
     return x
 
 
-def certify(best: Best, gram: Array, x: Array) -> None:
+def certify(best: Best, gram: Array, x: Array) -> float:
     """Offer X, or its mixture with its diagonal, feasible too, of the least share that makes it positive definite.
 
     Args:
         best: receives it.
         gram: V.
         x: feasible apart from its definiteness, shape (n, n); may be changed.
+
+    Returns:
+        Its loss; infinite where no share did.
     """
     value = loss(gram, x)
     diagonal = np.diag(x).copy()
@@ -163,15 +168,19 @@ def certify(best: Best, gram: Array, x: Array) -> None:
         np.fill_diagonal(x, diagonal)
         value = loss(gram, x)
     best.offer(x, value)
+    return value
 
 
-def solve(task: Problem, tolerance: float, progress: Progress | None = None) -> tuple[Best, Array]:
+def solve(
+    task: Problem, tolerance: float, progress: Progress | None = None, kept: Callable[[Answer], Answer] = lambda f: f
+) -> tuple[Best, Array]:
     """The optimum with X = 0 on pattern pairs, from ever finer problems down to the whole one.
 
     Args:
         task: V and k.
         tolerance: certified relative gap at which to stop.
         progress: called at every iteration of the whole problem.
+        kept: makes the same function of one, with answers that an interrupted search had already.
 
     Returns:
         The certificates, and the factor H of U = H H^T, shape (patterns, k, k).
@@ -189,7 +198,7 @@ def solve(task: Problem, tolerance: float, progress: Progress | None = None) -> 
         coarse = Problem(task.gram[np.ix_(rows, rows)], k)
         _, factor = iterate(coarse, _interpolate(logs, places, chosen), tolerance, None)
         logs, places = _logarithm(factor), chosen.astype(np.float64)
-    return iterate(task, _interpolate(logs, places, np.arange(b)), tolerance, progress)
+    return iterate(task, _interpolate(logs, places, np.arange(b)), tolerance, progress, kept)
 
 
 def _interpolate(logs: Array, places: Array, wanted: NDArray[np.int_]) -> Array:
@@ -211,28 +220,58 @@ def _interpolate(logs: Array, places: Array, wanted: NDArray[np.int_]) -> Array:
     return np.asarray(out)
 
 
-def iterate(task: Problem, logs: Array, tolerance: float, progress: Progress | None) -> tuple[Best, Array]:
+class _Respond:
+    """From flat coordinates of U to its bound, -inf where they are too far out for floating point.
+
+    And to the loss of the feasible X that `best` was offered, the coordinates of the best U on this ray, and the
+    fixed-point step from there, in one array.
+    """
+
+    def __init__(self, task: Problem, best: Best) -> None:
+        self.task, self.best = task, best
+
+    def __call__(self, place: Array) -> tuple[float, Array]:
+        times = self.task.times
+        factor = _exponential(place.reshape(-1, times, times))
+        answer = _respond_finite(self.task.gram, factor)
+        if answer is None:
+            return -np.inf, np.empty(0)
+        root, x = answer
+        total = float((factor[:, 0, 0] ** 2).sum())  # of v
+        scale = root / total  # U scale^2, of response X / scale, is the best on this ray
+        self.best.dual = max(self.best.dual, root * scale)
+        logs = _logarithm(factor * scale)
+        step = _logarithm(_step(factor * scale, blocks_of(x, times) / scale)) - logs
+        value = certify(self.best, self.task.gram, separate(x, times))
+        return root * scale, np.concatenate([[value], logs.ravel(), step.ravel()])
+
+
+def iterate(
+    task: Problem,
+    logs: Array,
+    tolerance: float,
+    progress: Progress | None,
+    kept: Callable[[Answer], Answer] = lambda f: f,
+) -> tuple[Best, Array]:
     """Fixed-point iteration on U, extrapolated (Anderson), from coordinates `logs`; see `solve`.
 
     One step: with X the response to U, pattern p alone sees V_p = X_p U_p X_p, and its own optimum is in closed form,
     X_p = diag(x) of x_i proportional to (V_p)_ii^(1/2), sum 1, and U_p = diag(x)^-1 V_p diag(x)^-1.
     """
     best, history = Best(np.eye(0)), _History()
-    factor = _exponential(logs)
-    reached, waited = 1.0, 0
+    respond_to = kept(_Respond(task, best))
+    reached, waited, at = 1.0, 0, logs
     for iteration in range(1, _ITERATIONS + 1):
-        answer = _respond_finite(task.gram, factor)
-        weights = factor[:, 0, 0] ** 2  # v, shape (patterns,)
-        bound = -np.inf if answer is None else answer[0] ** 2 / float(weights.sum())
-        if answer is None or bound < (1.0 - _FALL) * best.dual:
+        weights = _exponential(logs)[:, 0, 0] ** 2  # v, shape (patterns,)
+        bound, rest = respond_to(logs.ravel())
+        if len(rest) and rest[0] < best.primal:  # an answer of an earlier run, whose X isn't at hand
+            best.x, best.primal, at = np.eye(0), float(rest[0]), logs
+        if bound < (1.0 - _FALL) * best.dual:
             logs = history.retreat()
         else:
             best.dual = max(best.dual, bound)
-            scale = answer[0] / float(weights.sum())  # U scale^2, of response X / scale, is the best on this ray
-            logs = _logarithm(factor * scale)
-            step = _logarithm(_step(factor * scale, blocks_of(answer[1], task.times) / scale)) - logs
-            logs = history.extrapolate(logs, step, weights / float(weights.sum()), bound)
-            certify(best, task.gram, separate(answer[1], task.times))
+            place, step = rest[1:].reshape(2, *logs.shape)
+            logs = history.extrapolate(place, step, weights / float(weights.sum()), bound)
         best.iterations = iteration
         if progress is not None:
             progress(iteration, best.primal, best.gap)
@@ -241,7 +280,10 @@ def iterate(task: Problem, logs: Array, tolerance: float, progress: Progress | N
             reached, waited = best.gap, 0
         if best.gap <= tolerance or waited >= _PATIENCE:
             break
-        factor = _exponential(logs)
+    if not len(best.x):
+        again = Best(np.eye(0))
+        _Respond(task, again)(at.ravel())
+        best.x = again.x
     return best, _exponential(history.start())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from functools import singledispatch
 from math import sqrt
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from bluegrad import _checks, score, strategy
 from bluegrad._checks import Unsupported
 from bluegrad.optimize import _dual, _projected
+from bluegrad.optimize._journal import Journal
 from bluegrad.optimize._record import Optimization, attach
 from bluegrad.participation import FixedEpochs, Participation, SinglePass
 from bluegrad.strategy import Strategy
@@ -33,6 +35,7 @@ def dense(
     constraint: str = "orthogonal",
     tolerance: float = 1e-4,
     progress: Callable[[int, float, float], object] | None = None,
+    journal: Journal | None = None,
 ) -> Strategy:
     """The strategy of least root mean squared error among all of sensitivity 1, to a certified gap.
 
@@ -54,13 +57,16 @@ def dense(
         tolerance: certified gap (value^2 - lower_bound^2) / value^2 at which to stop, between 0 and 1.
         progress: called at every iteration with its number, the error and the gap so far; what it raises is passed on.
             "nonnegative" first solves "orthogonal" without calling it.
+        journal: keeps every iteration of "orthogonal" or "nonnegative_pairs" in a file, so that an interrupted search
+            continues where it was.
 
     Returns:
         `bluegrad.dense(C)` with the record `optimization`: error, certified lower bound on the error of any strategy
         under the constraint, gap, and whether the tolerance was reached ("signs": for such contributions).
 
     Raises:
-        ValueError: an unknown constraint, a tolerance outside (0, 1), no workload, or different numbers of steps.
+        ValueError: an unknown constraint, a tolerance outside (0, 1), no workload, different numbers of steps, or a
+            journal with another constraint.
         Unsupported: another participation, too many steps for a dense strategy, or too many sign vectors.
 
     Example:
@@ -74,6 +80,7 @@ def dense(
     """
     start = perf_counter()
     times = _checked(workload, participation, constraint, tolerance, progress)
+    _check_journal(journal, constraint)
     n = workload.steps
     gram = workload.apply_transpose(workload.dense())
     scale = float(np.trace(gram)) / n
@@ -83,7 +90,7 @@ def dense(
             progress(iteration, sqrt(primal / n * scale), gap)
 
     task = _dual.problem(gram / scale, times)
-    best = _solved(task, constraint, tolerance, report)
+    best = _solved(task, constraint, tolerance, report, journal)
     found = _of_sensitivity_one(_triangular(_dual.in_order(best.x, times)), participation)
     record = Optimization(
         loss="rmse",
@@ -126,6 +133,15 @@ def _checked(
     return times
 
 
+def _check_journal(journal: Journal | None, constraint: str) -> None:
+    if journal is None:
+        return
+    if not isinstance(journal, Journal):
+        raise _checks.fail("journal", journal, "must be a Journal", "give bluegrad.optimize.Journal(path), or None")
+    if constraint in ("signs", "nonnegative"):
+        raise _checks.fail("journal", journal.path, f"can't be kept under constraint={constraint!r}", "give None")
+
+
 @singledispatch
 def _times(participation: Participation) -> int:
     raise Unsupported(
@@ -144,7 +160,9 @@ def _(participation: SinglePass) -> int:
     return 1
 
 
-def _solved(task: _dual.Problem, constraint: str, tolerance: float, progress: _dual.Progress) -> _dual.Best:
+def _solved(
+    task: _dual.Problem, constraint: str, tolerance: float, progress: _dual.Progress, journal: Journal | None
+) -> _dual.Best:
     """The certificates under a constraint."""
     if constraint == "signs":
         signs = _projected.Signs(task)
@@ -153,7 +171,10 @@ def _solved(task: _dual.Problem, constraint: str, tolerance: float, progress: _d
         _, factor = _dual.solve(task, tolerance)
         everywhere = _projected.Nonnegative(task)
         return _projected.ascend(task, everywhere, everywhere.start(factor), tolerance, progress)
-    return _dual.solve(task, tolerance, progress)[0]
+    if journal is None:
+        return _dual.solve(task, tolerance, progress)[0]
+    label = hashlib.sha256(f"dense {task.times} ".encode() + task.gram.tobytes()).digest()
+    return _dual.solve(task, tolerance, progress, lambda answer: journal.through(answer, label))[0]
 
 
 def _triangular(x: Array) -> Array:

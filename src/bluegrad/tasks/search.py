@@ -28,9 +28,8 @@ class Kind:
 
 
 def _dense(work: Workload, law: FixedEpochs, size: int, loss: str, progress: Progress, journal: Journal) -> Strategy:
-    """Its iterations are few and long, and the next search begins anew: it has no use for a journal."""
     _checks.choice("loss of a dense strategy", loss, ("rmse",))
-    return optimize.dense(work, law, progress=lambda iteration, value, gap: progress(iteration, value))
+    return optimize.dense(work, law, progress=lambda iteration, value, gap: progress(iteration, value), journal=journal)
 
 
 SEARCHES = {
