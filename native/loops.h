@@ -1,0 +1,208 @@
+// Philox4x32-10, Box-Muller and the weighted sum, written once over an instruction set's lanes.
+//
+// The order of operations is that of bluegrad/noise/_fallback.py, which gives the reasons for the constants; both
+// must give the same bits, so each operation here is rounded by itself: compile without contraction.
+//
+// Lanes holds `blocks` Philox blocks. Wide: one 64-bit number a block, of which the multiplication sees the low
+// half, so that what is left in the upper half by earlier rounds does no harm. Words and Floats: 2 blocks 32-bit
+// lanes, words (0, 2) or (1, 3) of each block.
+//
+// Everything lies in an unnamed namespace: each source file compiles its own copy with its own flags, and a linker
+// must never put one in another's place.
+#pragma once
+
+#include "schedule.h"
+
+namespace bluegrad {
+namespace {
+
+template <class Lanes>
+struct Loops {
+    using Wide = typename Lanes::Wide;
+    using Words = typename Lanes::Words;
+    using Floats = typename Lanes::Floats;
+    static constexpr int kGroups = Lanes::groups;  // groups in flight, to hide the latency of the multiplications
+    static constexpr std::size_t kElements = 4 * Lanes::blocks;
+    static constexpr std::size_t kStep = kGroups * kElements;
+
+    struct Drawn {
+        Words even, odd;
+    };
+
+    static inline void draw(std::uint64_t block, const Schedule& stream, Drawn (&drawn)[kGroups]) {
+        const Wide m0 = Lanes::wide(kMultiplier0), m1 = Lanes::wide(kMultiplier1);
+        Wide c0[kGroups], c1[kGroups], c2[kGroups], c3[kGroups];
+        for (int g = 0; g < kGroups; ++g) {
+            const Wide p = Lanes::multiply(Lanes::counters(block + g * Lanes::blocks), m0);
+            const Wide q = Lanes::multiply(Lanes::exclusive(Lanes::high(p), Lanes::wide(stream.third)), m1);
+            c0[g] = Lanes::exclusive(Lanes::high(q), Lanes::wide(stream.first));
+            c1[g] = q;
+            c2[g] = Lanes::exclusive(p, Lanes::wide(stream.second));
+            c3[g] = Lanes::wide(stream.fourth);
+        }
+        for (int round = 0; round < kLateRounds; ++round) {
+            const Wide k0 = Lanes::wide(stream.keys[round][0]), k1 = Lanes::wide(stream.keys[round][1]);
+            for (int g = 0; g < kGroups; ++g) {
+                const Wide p = Lanes::multiply(c0[g], m0), q = Lanes::multiply(c2[g], m1);
+                c0[g] = Lanes::exclusive(Lanes::high(q), c1[g], k0);
+                c1[g] = q;
+                c2[g] = Lanes::exclusive(Lanes::high(p), c3[g], k1);
+                c3[g] = p;
+            }
+        }
+        for (int g = 0; g < kGroups; ++g) {
+            drawn[g] = {Lanes::pair(c0[g], c2[g]), Lanes::pair(c1[g], c3[g])};
+        }
+    }
+
+    template <int kSize>
+    static inline Floats horner(const float (&coefficients)[kSize], Floats x) {
+        Floats value = Lanes::times(x, Lanes::real(coefficients[kSize - 1]));
+        for (int i = kSize - 2; i > 0; --i) {
+            value = Lanes::times(Lanes::plus(value, Lanes::real(coefficients[i])), x);
+        }
+        return Lanes::plus(value, Lanes::real(coefficients[0]));
+    }
+
+    // sqrt(-2 ln u), u = word 2^-32 + 2^-33
+    static inline Floats radius(Words word) {
+        constexpr float log[] = {-2.0F,
+                                 1.0F,
+                                 -0.6666781902313232F,
+                                 0.5000267028808594F,
+                                 -0.39926204085350037F,
+                                 0.33155298233032227F,
+                                 -0.29828959703445435F,
+                                 0.28533920645713806F,
+                                 -0.17401085793972015F};
+        const Floats u = Lanes::plus(Lanes::fraction(word), Lanes::real(0x1p-33F));
+        const Words bits = Lanes::bits(u);
+        const Words power = Lanes::both(Lanes::minus(bits, Lanes::word(0x3F3504F3)), Lanes::word(0xFF800000));
+        const Floats f = Lanes::minus(Lanes::floats(Lanes::minus(bits, power)), Lanes::real(1.0F));
+        const Floats exponent = Lanes::times(Lanes::rounded(power), Lanes::real(-1.3862943649291992F * 0x1p-23F));
+        return Lanes::root(Lanes::plus(Lanes::times(horner(log, f), f), exponent));
+    }
+
+    // cosine and sine of 2 pi word / 2^32
+    static inline void direction(Words word, Floats& cosine, Floats& sine) {
+        constexpr float sin[] = {1.5707963705062866F, -0.645966649055481F, 0.07971252501010895F,
+                                 -0.004685971420258284F};
+        constexpr float cos[] = {1.0F, -1.2337005138397217F, 0.25366851687431335F, -0.0208552535623312F,
+                                 0.0008935725782066584F};
+        const Floats y = Lanes::times(Lanes::rounded(Lanes::template left<2>(word)), Lanes::real(0x1p-32F));
+        const Floats x = Lanes::times(y, y);
+        const Floats c = horner(cos, x), s = Lanes::times(horner(sin, x), y);
+        // odd quadrants swap cosine and sine; quadrants 1, 2 negate the cosine and 2, 3 the sine
+        const Words turned = Lanes::plus(word, Lanes::word(1U << 29)), sign = Lanes::word(1U << 31);
+        const Words swap = Lanes::template left<1>(turned);
+        const Words negative = Lanes::both(Lanes::plus(turned, Lanes::word(1U << 30)), sign);
+        cosine = Lanes::floats(Lanes::exclusive(Lanes::bits(Lanes::choose(swap, s, c)), negative));
+        sine = Lanes::floats(Lanes::exclusive(Lanes::bits(Lanes::choose(swap, c, s)), Lanes::both(turned, sign)));
+    }
+
+    // the weighted sums of kGroups groups of blocks: cosines (words 0, 2) and sines (words 1, 3)
+    static inline void sum(std::uint64_t block, const Schedule* taps, std::size_t size, Floats (&even)[kGroups],
+                           Floats (&odd)[kGroups]) {
+        for (int g = 0; g < kGroups; ++g) {
+            even[g] = odd[g] = Lanes::real(-0.0F);  // -0 + x is x, whatever x is
+        }
+        for (std::size_t tap = 0; tap < size; ++tap) {
+            Drawn drawn[kGroups];
+            draw(block, taps[tap], drawn);
+            const Floats factor = Lanes::real(taps[tap].factor);
+            for (int g = 0; g < kGroups; ++g) {
+                Floats cosine, sine;
+                direction(drawn[g].odd, cosine, sine);
+                const Floats r = radius(drawn[g].even);
+                even[g] = Lanes::plus(even[g], Lanes::times(Lanes::times(cosine, r), factor));
+                odd[g] = Lanes::plus(odd[g], Lanes::times(Lanes::times(sine, r), factor));
+            }
+        }
+    }
+
+    // Cover a run by steps of kStep elements: `whole` where one lies within it, else `part` with the elements
+    // [low, high) of the step that do.
+    template <class Whole, class Part>
+    static inline void walk(std::uint64_t element, std::size_t count, Whole whole, Part part) {
+        std::size_t done = 0;
+        while (done < count) {
+            const std::uint64_t block = (element + done) / 4;
+            const std::size_t low = (element + done) % 4, left = count - done;
+            if (low == 0 && left >= kStep) {
+                whole(block, done);
+                done += kStep;
+            } else {
+                const std::size_t high = low + left < kStep ? low + left : kStep;
+                part(block, done, low, high);
+                done += high - low;
+            }
+        }
+    }
+
+    static void accumulate(float* out, std::uint64_t element, std::size_t count, const Schedule* taps,
+                           std::size_t size) {
+        Floats even[kGroups], odd[kGroups];
+        walk(
+            element, count,
+            [&](std::uint64_t block, std::size_t done) {
+                sum(block, taps, size, even, odd);
+                for (int g = 0; g < kGroups; ++g) {
+                    Lanes::add(out + done + g * kElements, even[g], odd[g]);
+                }
+            },
+            [&](std::uint64_t block, std::size_t done, std::size_t low, std::size_t high) {
+                float all[kStep];
+                sum(block, taps, size, even, odd);
+                for (int g = 0; g < kGroups; ++g) {
+                    Lanes::store(all + g * kElements, even[g], odd[g]);
+                }
+                for (std::size_t i = low; i < high; ++i) {
+                    out[done + i - low] += all[i];
+                }
+            });
+    }
+
+    static void words(std::uint32_t* out, std::uint64_t element, std::size_t count, const Schedule& stream) {
+        Drawn drawn[kGroups];
+        const auto part = [&](std::uint64_t block, std::size_t done, std::size_t low, std::size_t high) {
+            std::uint32_t all[kStep];
+            draw(block, stream, drawn);
+            for (int g = 0; g < kGroups; ++g) {
+                Lanes::store(all + g * kElements, drawn[g].even, drawn[g].odd);
+            }
+            for (std::size_t i = low; i < high; ++i) {
+                out[done + i - low] = all[i];
+            }
+        };
+        walk(element, count, [&](std::uint64_t block, std::size_t done) { part(block, done, 0, kStep); }, part);
+    }
+
+    static void transform(const std::uint32_t* first, const std::uint32_t* second, std::size_t count, float* radii,
+                          float* cosines, float* sines) {
+        constexpr std::size_t kLanes = 2 * Lanes::blocks;
+        for (std::size_t done = 0; done < count; done += kLanes) {
+            const std::size_t size = count - done < kLanes ? count - done : kLanes;
+            std::uint32_t words[2][kLanes] = {};
+            float values[3][kLanes];
+            for (std::size_t i = 0; i < size; ++i) {
+                words[0][i] = first[done + i];
+                words[1][i] = second[done + i];
+            }
+            Floats cosine, sine;
+            direction(Lanes::load(words[1]), cosine, sine);
+            Lanes::save(values[0], radius(Lanes::load(words[0])));
+            Lanes::save(values[1], cosine);
+            Lanes::save(values[2], sine);
+            for (std::size_t i = 0; i < size; ++i) {
+                radii[done + i] = values[0][i];
+                cosines[done + i] = values[1][i];
+                sines[done + i] = values[2][i];
+            }
+        }
+    }
+
+    static constexpr Kernel kernel(const char* name) { return {name, accumulate, words, transform}; }
+};
+
+}  // namespace
+}  // namespace bluegrad
