@@ -10,7 +10,7 @@ struct Avx2 {
     using Wide = __m256i;
     using Words = __m256i;
     using Floats = __m256;
-    static constexpr int blocks = 4, groups = 2;
+    static constexpr int blocks = 4, groups = 4;
 
     static Wide wide(std::uint64_t x) { return _mm256_set1_epi64x(static_cast<long long>(x)); }
     static Wide counters(std::uint64_t block) { return _mm256_add_epi64(wide(block), _mm256_set_epi64x(3, 2, 1, 0)); }

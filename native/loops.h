@@ -25,11 +25,8 @@ struct Loops {
     static constexpr std::size_t kElements = 4 * Lanes::blocks;
     static constexpr std::size_t kStep = kGroups * kElements;
 
-    struct Drawn {
-        Words even, odd;
-    };
-
-    static inline void draw(std::uint64_t block, const Schedule& stream, Drawn (&drawn)[kGroups]) {
+    static inline void draw(std::uint64_t block, const Schedule& stream, Words (&even)[kGroups],
+                            Words (&odd)[kGroups]) {
         const Wide m0 = Lanes::wide(kMultiplier0), m1 = Lanes::wide(kMultiplier1);
         Wide c0[kGroups], c1[kGroups], c2[kGroups], c3[kGroups];
         for (int g = 0; g < kGroups; ++g) {
@@ -51,21 +48,29 @@ struct Loops {
             }
         }
         for (int g = 0; g < kGroups; ++g) {
-            drawn[g] = {Lanes::pair(c0[g], c2[g]), Lanes::pair(c1[g], c3[g])};
+            even[g] = Lanes::pair(c0[g], c2[g]);
+            odd[g] = Lanes::pair(c1[g], c3[g]);
         }
     }
 
+    // Groups advance side by side, for each chain of operations waits for its own results most of the time.
     template <int kSize>
-    static inline Floats horner(const float (&coefficients)[kSize], Floats x) {
-        Floats value = Lanes::times(x, Lanes::real(coefficients[kSize - 1]));
-        for (int i = kSize - 2; i > 0; --i) {
-            value = Lanes::times(Lanes::plus(value, Lanes::real(coefficients[i])), x);
+    static inline void horner(const float (&coefficients)[kSize], const Floats (&x)[kGroups], Floats (&value)[kGroups]) {
+        for (int g = 0; g < kGroups; ++g) {
+            value[g] = Lanes::times(x[g], Lanes::real(coefficients[kSize - 1]));
         }
-        return Lanes::plus(value, Lanes::real(coefficients[0]));
+        for (int i = kSize - 2; i > 0; --i) {
+            for (int g = 0; g < kGroups; ++g) {
+                value[g] = Lanes::times(Lanes::plus(value[g], Lanes::real(coefficients[i])), x[g]);
+            }
+        }
+        for (int g = 0; g < kGroups; ++g) {
+            value[g] = Lanes::plus(value[g], Lanes::real(coefficients[0]));
+        }
     }
 
     // sqrt(-2 ln u), u = word 2^-32 + 2^-33
-    static inline Floats radius(Words word) {
+    static inline void radius(const Words (&word)[kGroups], Floats (&value)[kGroups]) {
         constexpr float log[] = {-2.0F,
                                  1.0F,
                                  -0.6666781902313232F,
@@ -75,29 +80,44 @@ struct Loops {
                                  -0.29828959703445435F,
                                  0.28533920645713806F,
                                  -0.17401085793972015F};
-        const Floats u = Lanes::plus(Lanes::fraction(word), Lanes::real(0x1p-33F));
-        const Words bits = Lanes::bits(u);
-        const Words power = Lanes::both(Lanes::minus(bits, Lanes::word(0x3F3504F3)), Lanes::word(0xFF800000));
-        const Floats f = Lanes::minus(Lanes::floats(Lanes::minus(bits, power)), Lanes::real(1.0F));
-        const Floats exponent = Lanes::times(Lanes::rounded(power), Lanes::real(-1.3862943649291992F * 0x1p-23F));
-        return Lanes::root(Lanes::plus(Lanes::times(horner(log, f), f), exponent));
+        Words power[kGroups];
+        Floats f[kGroups];
+        for (int g = 0; g < kGroups; ++g) {
+            const Floats u = Lanes::plus(Lanes::fraction(word[g]), Lanes::real(0x1p-33F));
+            const Words bits = Lanes::bits(u);
+            power[g] = Lanes::both(Lanes::minus(bits, Lanes::word(0x3F3504F3)), Lanes::word(0xFF800000));
+            f[g] = Lanes::minus(Lanes::floats(Lanes::minus(bits, power[g])), Lanes::real(1.0F));
+        }
+        horner(log, f, value);
+        for (int g = 0; g < kGroups; ++g) {
+            const Floats exponent = Lanes::times(Lanes::rounded(power[g]), Lanes::real(-1.3862943649291992F * 0x1p-23F));
+            value[g] = Lanes::root(Lanes::plus(Lanes::times(value[g], f[g]), exponent));
+        }
     }
 
     // cosine and sine of 2 pi word / 2^32
-    static inline void direction(Words word, Floats& cosine, Floats& sine) {
+    static inline void direction(const Words (&word)[kGroups], Floats (&cosine)[kGroups], Floats (&sine)[kGroups]) {
         constexpr float sin[] = {1.5707963705062866F, -0.645966649055481F, 0.07971252501010895F,
                                  -0.004685971420258284F};
         constexpr float cos[] = {1.0F, -1.2337005138397217F, 0.25366851687431335F, -0.0208552535623312F,
                                  0.0008935725782066584F};
-        const Floats y = Lanes::times(Lanes::rounded(Lanes::template left<2>(word)), Lanes::real(0x1p-32F));
-        const Floats x = Lanes::times(y, y);
-        const Floats c = horner(cos, x), s = Lanes::times(horner(sin, x), y);
-        // odd quadrants swap cosine and sine; quadrants 1, 2 negate the cosine and 2, 3 the sine
-        const Words turned = Lanes::plus(word, Lanes::word(1U << 29)), sign = Lanes::word(1U << 31);
-        const Words swap = Lanes::template left<1>(turned);
-        const Words negative = Lanes::both(Lanes::plus(turned, Lanes::word(1U << 30)), sign);
-        cosine = Lanes::floats(Lanes::exclusive(Lanes::bits(Lanes::choose(swap, s, c)), negative));
-        sine = Lanes::floats(Lanes::exclusive(Lanes::bits(Lanes::choose(swap, c, s)), Lanes::both(turned, sign)));
+        Floats x[kGroups], y[kGroups], c[kGroups], s[kGroups];
+        for (int g = 0; g < kGroups; ++g) {
+            y[g] = Lanes::times(Lanes::rounded(Lanes::template left<2>(word[g])), Lanes::real(0x1p-32F));
+            x[g] = Lanes::times(y[g], y[g]);
+        }
+        horner(cos, x, c);
+        horner(sin, x, s);
+        const Words sign = Lanes::word(1U << 31);
+        for (int g = 0; g < kGroups; ++g) {
+            s[g] = Lanes::times(s[g], y[g]);
+            // odd quadrants swap cosine and sine; quadrants 1, 2 negate the cosine and 2, 3 the sine
+            const Words turned = Lanes::plus(word[g], Lanes::word(1U << 29)), swap = Lanes::template left<1>(turned);
+            const Words negative = Lanes::both(Lanes::plus(turned, Lanes::word(1U << 30)), sign);
+            cosine[g] = Lanes::floats(Lanes::exclusive(Lanes::bits(Lanes::choose(swap, s[g], c[g])), negative));
+            sine[g] =
+                Lanes::floats(Lanes::exclusive(Lanes::bits(Lanes::choose(swap, c[g], s[g])), Lanes::both(turned, sign)));
+        }
     }
 
     // the weighted sums of kGroups groups of blocks: cosines (words 0, 2) and sines (words 1, 3)
@@ -107,15 +127,15 @@ struct Loops {
             even[g] = odd[g] = Lanes::real(-0.0F);  // -0 + x is x, whatever x is
         }
         for (std::size_t tap = 0; tap < size; ++tap) {
-            Drawn drawn[kGroups];
-            draw(block, taps[tap], drawn);
+            Words radii[kGroups], angles[kGroups];
+            Floats r[kGroups], cosine[kGroups], sine[kGroups];
+            draw(block, taps[tap], radii, angles);
+            radius(radii, r);
+            direction(angles, cosine, sine);
             const Floats factor = Lanes::real(taps[tap].factor);
             for (int g = 0; g < kGroups; ++g) {
-                Floats cosine, sine;
-                direction(drawn[g].odd, cosine, sine);
-                const Floats r = radius(drawn[g].even);
-                even[g] = Lanes::plus(even[g], Lanes::times(Lanes::times(cosine, r), factor));
-                odd[g] = Lanes::plus(odd[g], Lanes::times(Lanes::times(sine, r), factor));
+                even[g] = Lanes::plus(even[g], Lanes::times(Lanes::times(cosine[g], r[g]), factor));
+                odd[g] = Lanes::plus(odd[g], Lanes::times(Lanes::times(sine[g], r[g]), factor));
             }
         }
     }
@@ -163,12 +183,12 @@ struct Loops {
     }
 
     static void words(std::uint32_t* out, std::uint64_t element, std::size_t count, const Schedule& stream) {
-        Drawn drawn[kGroups];
+        Words even[kGroups], odd[kGroups];
         const auto part = [&](std::uint64_t block, std::size_t done, std::size_t low, std::size_t high) {
             std::uint32_t all[kStep];
-            draw(block, stream, drawn);
+            draw(block, stream, even, odd);
             for (int g = 0; g < kGroups; ++g) {
-                Lanes::store(all + g * kElements, drawn[g].even, drawn[g].odd);
+                Lanes::store(all + g * kElements, even[g], odd[g]);
             }
             for (std::size_t i = low; i < high; ++i) {
                 out[done + i - low] = all[i];
@@ -179,20 +199,28 @@ struct Loops {
 
     static void transform(const std::uint32_t* first, const std::uint32_t* second, std::size_t count, float* radii,
                           float* cosines, float* sines) {
-        constexpr std::size_t kLanes = 2 * Lanes::blocks;
-        for (std::size_t done = 0; done < count; done += kLanes) {
-            const std::size_t size = count - done < kLanes ? count - done : kLanes;
-            std::uint32_t words[2][kLanes] = {};
-            float values[3][kLanes];
+        constexpr std::size_t kLanes = 2 * Lanes::blocks, kSize = kGroups * kLanes;
+        for (std::size_t done = 0; done < count; done += kSize) {
+            const std::size_t size = count - done < kSize ? count - done : kSize;
+            std::uint32_t words[2][kSize] = {};
+            float values[3][kSize];
             for (std::size_t i = 0; i < size; ++i) {
                 words[0][i] = first[done + i];
                 words[1][i] = second[done + i];
             }
-            Floats cosine, sine;
-            direction(Lanes::load(words[1]), cosine, sine);
-            Lanes::save(values[0], radius(Lanes::load(words[0])));
-            Lanes::save(values[1], cosine);
-            Lanes::save(values[2], sine);
+            Words even[kGroups], odd[kGroups];
+            Floats r[kGroups], cosine[kGroups], sine[kGroups];
+            for (int g = 0; g < kGroups; ++g) {
+                even[g] = Lanes::load(words[0] + g * kLanes);
+                odd[g] = Lanes::load(words[1] + g * kLanes);
+            }
+            radius(even, r);
+            direction(odd, cosine, sine);
+            for (int g = 0; g < kGroups; ++g) {
+                Lanes::save(values[0] + g * kLanes, r[g]);
+                Lanes::save(values[1] + g * kLanes, cosine[g]);
+                Lanes::save(values[2] + g * kLanes, sine[g]);
+            }
             for (std::size_t i = 0; i < size; ++i) {
                 radii[done + i] = values[0][i];
                 cosines[done + i] = values[1][i];

@@ -15,7 +15,8 @@ namespace {
 
 template <class T>
 using Vector = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Streams = nb::ndarray<const std::uint32_t, nb::shape<-1, 4>, nb::c_contig, nb::device::cpu>;
+template <class T>
+using Blocks = nb::ndarray<T, nb::shape<-1, 4>, nb::c_contig, nb::device::cpu>;
 
 // What this processor and system can run, fastest first.
 std::vector<const bluegrad::Kernel*> available() {
@@ -50,8 +51,15 @@ const bluegrad::Kernel& kernel_of(const std::string& name) {
     throw std::invalid_argument("instruction_set=" + name + ": isn't one of instruction_sets()");
 }
 
-void accumulate(Vector<float> out, Vector<const float> factors, Streams streams, std::uint64_t start,
-                std::size_t threads, std::size_t block, const std::string& instruction_set) {
+void philox(Blocks<const std::uint32_t> counters, Vector<const std::uint32_t> key, Blocks<std::uint32_t> out) {
+    const nb::gil_scoped_release release;
+    for (std::size_t i = 0; i < counters.size(); i += 4) {
+        bluegrad::philox(counters.data() + i, key.data(), out.data() + i);
+    }
+}
+
+void accumulate(Vector<float> out, Vector<const float> factors, Blocks<const std::uint32_t> streams,
+                std::uint64_t start, std::size_t threads, std::size_t block, const std::string& instruction_set) {
     const bluegrad::Kernel& kernel = kernel_of(instruction_set);
     const nb::gil_scoped_release release;
     bluegrad::accumulate(kernel, out.data(), start, out.size(), factors.data(), streams.data(), factors.size(),
@@ -78,6 +86,8 @@ NB_MODULE(_native, module) {
     using namespace nb::literals;
     module.doc() = "Philox, Box-Muller and the weighted sum in one pass; see native/ in the sources.";
     module.def("instruction_sets", &instruction_sets, "Names of what this processor can run, fastest first.");
+    module.def("philox", &philox, "counters"_a.noconvert(), "key"_a.noconvert(), "out"_a.noconvert(),
+               "Write Philox4x32-10 of every counter to `out`.");
     module.def("accumulate", &accumulate, "out"_a.noconvert(), "factors"_a.noconvert(), "streams"_a.noconvert(),
                "start"_a, "threads"_a, "block"_a, "instruction_set"_a, "Add the weighted sum of streams to `out`.");
     module.def("words", &words, "out"_a.noconvert(), "stream"_a.noconvert(), "start"_a, "instruction_set"_a,

@@ -44,6 +44,22 @@ inline Schedule make_schedule(const std::uint32_t* stream, std::uint32_t high, f
     return made;
 }
 
+// Philox4x32-10 of one counter.
+inline void philox(const std::uint32_t* counter, const std::uint32_t* key, std::uint32_t* out) {
+    std::uint64_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3];
+    for (std::uint32_t round = 0; round < kRounds; ++round) {
+        const std::uint64_t p = kMultiplier0 * c0, q = kMultiplier1 * c2;
+        c0 = static_cast<std::uint32_t>((q >> 32) ^ c1 ^ (key[0] + round * kWeyl0));
+        c1 = static_cast<std::uint32_t>(q);
+        c2 = static_cast<std::uint32_t>((p >> 32) ^ c3 ^ (key[1] + round * kWeyl1));
+        c3 = static_cast<std::uint32_t>(p);
+    }
+    out[0] = static_cast<std::uint32_t>(c0);
+    out[1] = static_cast<std::uint32_t>(c1);
+    out[2] = static_cast<std::uint32_t>(c2);
+    out[3] = static_cast<std::uint32_t>(c3);
+}
+
 // One instruction set's loops. A run lies within blocks of one high counter word: element e is word e mod 4 of the
 // block with lowest counter word e div 4.
 struct Kernel {
