@@ -10,7 +10,7 @@ struct Avx512 {
     using Wide = __m512i;
     using Words = __m512i;
     using Floats = __m512;
-    static constexpr int blocks = 8, groups = 2;
+    static constexpr int blocks = 8, groups = 4;
 
     static Wide wide(std::uint64_t x) { return _mm512_set1_epi64(static_cast<long long>(x)); }
     static Wide counters(std::uint64_t block) {
@@ -20,7 +20,7 @@ struct Avx512 {
     static Wide high(Wide x) { return _mm512_srli_epi64(x, 32); }
     static Wide exclusive(Wide x, Wide y) { return _mm512_xor_si512(x, y); }
     static Wide exclusive(Wide x, Wide y, Wide z) { return _mm512_ternarylogic_epi64(x, y, z, 0x96); }
-    static Words pair(Wide x, Wide y) { return _mm512_mask_shuffle_epi32(x, 0xAAAA, y, _MM_PERM_CCAA); }
+    static Words pair(Wide x, Wide y) { return _mm512_mask_blend_epi32(0xAAAA, x, _mm512_slli_epi64(y, 32)); }
 
     static Words word(std::uint32_t x) { return _mm512_set1_epi32(static_cast<int>(x)); }
     static Words plus(Words x, Words y) { return _mm512_add_epi32(x, y); }
@@ -54,11 +54,10 @@ struct Avx512 {
     static void order(Floats even, Floats odd, Floats& first, Floats& second) {
         const __m512d x = _mm512_castps_pd(_mm512_unpacklo_ps(even, odd));
         const __m512d y = _mm512_castps_pd(_mm512_unpackhi_ps(even, odd));
-        const Wide low = _mm512_set_epi64(11, 10, 3, 2, 9, 8, 1, 0), high = plus_wide(low, 4);
+        const Wide low = _mm512_set_epi64(11, 10, 3, 2, 9, 8, 1, 0), high = _mm512_set_epi64(15, 14, 7, 6, 13, 12, 5, 4);
         first = _mm512_castpd_ps(_mm512_permutex2var_pd(x, low, y));
         second = _mm512_castpd_ps(_mm512_permutex2var_pd(x, high, y));
     }
-    static Wide plus_wide(Wide x, std::uint64_t y) { return _mm512_add_epi64(x, wide(y)); }
     static void store(float* out, Floats even, Floats odd) {
         Floats first, second;
         order(even, odd, first, second);
