@@ -30,8 +30,8 @@ from bluegrad.noise._backend import Backend, backends, choose
 from bluegrad.noise._fallback import BLOCK, Float32s, Uint32s
 
 __all__ = [
-    "BLOCK", "NOISE", "SAMPLING", "Float32s", "Uint32s", "add_weighted_normals", "backends", "normals", "philox4x32",
-    "words",
+    "BLOCK", "NOISE", "SAMPLING", "Float32s", "Uint32s", "add_weighted_normals", "backends", "choose",
+    "default_threads", "normals", "philox4x32", "words",
 ]  # fmt: skip
 
 NOISE, SAMPLING = 0, 1  # domains
@@ -142,7 +142,7 @@ def add_weighted_normals(
         leaf: index of the parameter, below 2^24.
         start: element of the leaf that out[0] is, with start + elements at most 2^64.
         scale: common factor of all weights.
-        threads: most threads to use; None for one a processor, at most 16.
+        threads: most threads to use; None for `default_threads()`.
         block: elements handled at a time, rounded down to a multiple of 4; None for what suits the backend.
         backend: as in `words`.
 
@@ -158,11 +158,17 @@ def add_weighted_normals(
     start, _ = _range(start, len(out))
     chosen = choose(backend)
     streams = _streams(chosen, key, NOISE, [step - j for j in range(len(factors))], leaf)
-    most = min(os.cpu_count() or 1, _MOST_THREADS) if threads is None else threads
-    threads = _checks.integer("threads", most, minimum=1, fix="give the number of threads, or None for all")
+    threads = default_threads() if threads is None else threads
+    threads = _checks.integer("threads", threads, minimum=1, fix="give the number of threads, or None for all")
     size = chosen.block if block is None else block
     size = _checks.integer("block", size, minimum=4, fix="give a number of elements, or None for the usual")
     chosen.accumulate(out, factors, streams, start, threads, size // 4 * 4)
+
+
+def default_threads() -> int:
+    """One for each processor that this process may use, at most 16."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(usable, _MOST_THREADS)
 
 
 def _streams(backend: Backend, key: bytes, domain: int, steps: list[int], leaf: int) -> Uint32s:
