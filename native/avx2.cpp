@@ -47,6 +47,7 @@ struct Avx2 {
     }
 
     static Words load(const std::uint32_t* from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)); }
+    static Floats read(const float* from) { return _mm256_loadu_ps(from); }
     static void save(float* to, Floats x) { _mm256_storeu_ps(to, x); }
 
     // unpacking gives blocks 0, 2 and blocks 1, 3

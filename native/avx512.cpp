@@ -47,6 +47,7 @@ struct Avx512 {
     static Floats fraction(Words x) { return times(_mm512_cvtepu32_ps(x), real(0x1p-32F)); }
 
     static Words load(const std::uint32_t* from) { return _mm512_loadu_si512(from); }
+    static Floats read(const float* from) { return _mm512_loadu_ps(from); }
     static void save(float* to, Floats x) { _mm512_storeu_ps(to, x); }
 
     // unpacking gives blocks 0, 2, 4, 6 and blocks 1, 3, 5, 7; of 64-bit halves of blocks, numbers 0-7 are of the

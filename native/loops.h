@@ -197,6 +197,56 @@ struct Loops {
         walk(element, count, [&](std::uint64_t block, std::size_t done) { part(block, done, 0, kStep); }, part);
     }
 
+    static void advance(float* out, float* rows, std::size_t stride, std::uint64_t element, std::size_t count,
+                        const Schedule& stream, const Program& program, float* scratch, float** registers) {
+        for (std::size_t done = 0; done < count; done += kVector) {
+            const std::size_t size = count - done < kVector ? count - done : kVector;
+            registers[0] = scratch;
+            for (std::size_t i = 0; i < program.input_count; ++i) {
+                registers[1 + i] = rows + static_cast<std::size_t>(program.inputs[i]) * stride + done;
+            }
+            for (std::size_t i = 1; i < program.vectors(); ++i) {
+                registers[program.input_count + i] = scratch + i * kVector;
+            }
+            for (std::size_t i = 0; i < size; ++i) {
+                scratch[i] = 0.0F;
+            }
+            accumulate(scratch, element + done, size, &stream, 1);
+            for (std::size_t i = 0; i < program.size; ++i) {
+                const std::int32_t* code = program.code + 4 * i;
+                run(code[0], registers[code[1]], registers[code[2]], registers[code[3]], program.weights[i], size);
+            }
+            const float* value = registers[program.output];
+            for (std::size_t i = 0; i < size; ++i) {
+                out[done + i] += value[i];
+            }
+            for (std::size_t i = 0; i < program.result_count; ++i) {
+                const float* from = registers[program.results[2 * i + 1]];
+                float* to = rows + static_cast<std::size_t>(program.results[2 * i]) * stride + done;
+                for (std::size_t j = 0; j < size; ++j) {
+                    to[j] = from[j];
+                }
+            }
+        }
+    }
+
+    // `to` may be x or y
+    static inline void run(int operation, float* to, const float* x, const float* y, float weight, std::size_t size) {
+        const Floats w = Lanes::real(weight);
+        constexpr std::size_t kLanes = 2 * Lanes::blocks;
+        std::size_t i = 0;
+        for (; i + kLanes <= size; i += kLanes) {
+            const Floats product = Lanes::times(Lanes::read(y + i), w);
+            Lanes::save(to + i, operation == kTimes  ? product
+                                : operation == kPlus ? Lanes::plus(Lanes::read(x + i), product)
+                                                     : Lanes::minus(Lanes::read(x + i), product));
+        }
+        for (; i < size; ++i) {
+            const float product = y[i] * weight;
+            to[i] = operation == kTimes ? product : operation == kPlus ? x[i] + product : x[i] - product;
+        }
+    }
+
     static void transform(const std::uint32_t* first, const std::uint32_t* second, std::size_t count, float* radii,
                           float* cosines, float* sines) {
         constexpr std::size_t kLanes = 2 * Lanes::blocks, kSize = kGroups * kLanes;
@@ -229,7 +279,7 @@ struct Loops {
         }
     }
 
-    static constexpr Kernel kernel(const char* name) { return {name, accumulate, words, transform}; }
+    static constexpr Kernel kernel(const char* name) { return {name, accumulate, words, advance, transform}; }
 };
 
 }  // namespace

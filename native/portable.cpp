@@ -117,6 +117,11 @@ struct Portable {
         std::memcpy(&out, from, sizeof(out));
         return out;
     }
+    static Floats read(const float* from) {
+        Floats out;
+        std::memcpy(&out, from, sizeof(out));
+        return out;
+    }
     static void save(float* to, Floats x) { std::memcpy(to, &x, sizeof(x)); }
     template <class T, class Lanes>
     static void store(T* out, Lanes even, Lanes odd) {

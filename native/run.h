@@ -29,26 +29,26 @@ private:
     std::fenv_t saved_;
 };
 
-// work(i) for i < pieces, on the caller's thread and at most threads - 1 more; it mustn't throw. None outlives the
+// work(i, thread) for i < pieces, on the caller's thread and at most threads - 1 more; it mustn't throw. None outlives the
 // call, so there is nothing for a fork to lose.
 template <class Work>
 void share(std::size_t pieces, std::size_t threads, Work work) {
     std::atomic<std::size_t> next{0};
-    const auto loop = [&] {
+    const auto loop = [&](std::size_t thread) {
         const DefaultArithmetic arithmetic;
         for (std::size_t piece = next++; piece < pieces; piece = next++) {
-            work(piece);
+            work(piece, thread);
         }
     };
     std::vector<std::thread> others;
     try {
         for (std::size_t i = 1; i < std::min(threads, pieces); ++i) {
-            others.emplace_back(loop);
+            others.emplace_back(loop, i);
         }
     } catch (const std::system_error&) {
         // the system has no thread to spare: those that run do the work
     }
-    loop();
+    loop(0);
     for (std::thread& other : others) {
         other.join();
     }
@@ -78,9 +78,28 @@ inline void accumulate(const Kernel& kernel, float* out, std::uint64_t element, 
         for (std::size_t tap = 0; tap < taps; ++tap) {
             schedules[tap] = make_schedule(streams + 4 * tap, high, factors[tap]);
         }
-        share((size + block - 1) / block, std::min(threads, useful), [&](std::size_t piece) {
+        share((size + block - 1) / block, std::min(threads, useful), [&](std::size_t piece, std::size_t) {
             const std::size_t low = offset + piece * block, left = offset + size - low;
             kernel.accumulate(out + low, element + low, std::min(block, left), schedules.data(), taps);
+        });
+    });
+}
+
+// A step of a recurrence over rows of `stride` elements, of which `element` is where out starts.
+inline void advance(const Kernel& kernel, float* out, std::uint64_t element, std::size_t count, float* rows,
+                    std::size_t stride, float scale, const std::uint32_t* stream, const Program& program,
+                    std::size_t threads, std::size_t block) {
+    const std::size_t vectors = 1 + program.size + program.result_count;  // read or written, roughly
+    threads = std::min(threads, 1 + count * vectors / (4 * kWorthAThread));
+    std::vector<float> scratch(threads * program.vectors() * kVector);
+    std::vector<float*> registers(threads * program.registers);
+    split(element, count, [&](std::size_t offset, std::size_t size, std::uint32_t high) {
+        const Schedule schedule = make_schedule(stream, high, scale);
+        share((size + block - 1) / block, threads, [&](std::size_t piece, std::size_t thread) {
+            const std::size_t low = offset + piece * block, left = offset + size - low;
+            kernel.advance(out + low, rows + element + low, stride, element + low, std::min(block, left), schedule,
+                           program, scratch.data() + thread * program.vectors() * kVector,
+                           registers.data() + thread * program.registers);
         });
     });
 }

@@ -60,6 +60,26 @@ inline void philox(const std::uint32_t* counter, const std::uint32_t* key, std::
     out[3] = static_cast<std::uint32_t>(c3);
 }
 
+// A step of a linear recurrence, as bluegrad/noise/_program.py describes it. Registers: 0 the new noise, then the rows
+// that are read, then scratch.
+enum Operation { kTimes, kPlus, kMinus };
+
+struct Program {
+    const std::int32_t* code;  // operation, register written, x, y
+    const float* weights;
+    std::size_t size;
+    const std::int32_t* inputs;  // the rows that are read
+    std::size_t input_count;
+    const std::int32_t* results;  // row written, register
+    std::size_t result_count;
+    std::int32_t output;
+    std::size_t registers;
+
+    std::size_t vectors() const { return registers - input_count; }  // of scratch
+};
+
+constexpr std::size_t kVector = 1024;  // elements an instruction handles at a time: a few such vectors fit the cache
+
 // One instruction set's loops. A run lies within blocks of one high counter word: element e is word e mod 4 of the
 // block with lowest counter word e div 4.
 struct Kernel {
@@ -68,6 +88,10 @@ struct Kernel {
     void (*accumulate)(float* out, std::uint64_t element, std::size_t count, const Schedule* taps, std::size_t size);
     // out[i] = word of element + i
     void (*words)(std::uint32_t* out, std::uint64_t element, std::size_t count, const Schedule& stream);
+    // out[i] += the program's output for noise z_0(element + i) and rows that start at element; scratch holds
+    // vectors() of kVector elements, registers pointers to them
+    void (*advance)(float* out, float* rows, std::size_t stride, std::uint64_t element, std::size_t count,
+                    const Schedule& stream, const Program& program, float* scratch, float** registers);
     // radius of the first words, cosine and sine of the second: what the exhaustive test looks at
     void (*transform)(const std::uint32_t* first, const std::uint32_t* second, std::size_t count, float* radius,
                       float* cosine, float* sine);

@@ -11,6 +11,7 @@ import numpy as np
 from bluegrad import _checks
 from bluegrad.noise import _fallback
 from bluegrad.noise._fallback import Float32s, Uint32s
+from bluegrad.noise._program import Program
 
 try:
     from bluegrad.noise import _native
@@ -46,6 +47,13 @@ class Backend(ABC):
         """Add sum_j factors[j] z_j(start + i) to out[i]; see the fallback for the order of operations."""
 
     @abstractmethod
+    def advance(
+        self, out: Float32s, rows: Float32s, program: Program, inputs: list[int], results: list[tuple[int, int]],
+        stream: Uint32s, start: int, scale: float, threads: int,
+    ) -> None:  # fmt: skip
+        """Add the program's output to `out` and write its results, (row, register) each, to the rows."""
+
+    @abstractmethod
     def transform(self, first: Uint32s, second: Uint32s) -> tuple[Float32s, Float32s, Float32s]:
         """Radius of the first words, cosine and sine of the second."""
 
@@ -69,6 +77,13 @@ class Fallback(Backend):
     ) -> None:
         """As `Backend.accumulate`."""
         _fallback.accumulate(out, factors, streams, start, threads, block)
+
+    def advance(
+        self, out: Float32s, rows: Float32s, program: Program, inputs: list[int], results: list[tuple[int, int]],
+        stream: Uint32s, start: int, scale: float, threads: int,
+    ) -> None:  # fmt: skip
+        """As `Backend.advance`."""
+        _fallback.advance(out, rows, program, inputs, results, stream, start, scale, threads)
 
     def transform(self, first: Uint32s, second: Uint32s) -> tuple[Float32s, Float32s, Float32s]:
         """As `Backend.transform`."""
@@ -96,6 +111,16 @@ class Native(Backend):
     ) -> None:
         """As `Backend.accumulate`."""
         _native.accumulate(out, factors, streams, start, threads, block, self.name)
+
+    def advance(
+        self, out: Float32s, rows: Float32s, program: Program, inputs: list[int], results: list[tuple[int, int]],
+        stream: Uint32s, start: int, scale: float, threads: int,
+    ) -> None:  # fmt: skip
+        """As `Backend.advance`."""
+        _native.advance(
+            out, start, rows, scale, stream, program.code, program.weights, np.array(inputs, np.int32),
+            np.array(results, np.int32).reshape(-1), program.output, program.registers, threads, self.block, self.name,
+        )  # fmt: skip
 
     def transform(self, first: Uint32s, second: Uint32s) -> tuple[Float32s, Float32s, Float32s]:
         """As `Backend.transform`."""

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bluegrad.noise._program import Program
+
 Float32s = NDArray[np.float32]
 Uint32s = NDArray[np.uint32]
 
@@ -21,6 +23,7 @@ Uint32s = NDArray[np.uint32]
 # threads wait for each other, since the interpreter's lock is taken between any two array operations.
 BLOCK = 1 << 17
 _MOST_THREADS = 16
+_CACHED = 1 << 15  # elements summed over many rows at a time, so that they stay in the processor's cache
 
 _ROUNDS = 10
 _MULTIPLIERS = np.array([[0xD2511F53], [0xCD9E8D57]], dtype=np.uint64)
@@ -100,6 +103,25 @@ def accumulate(out: Float32s, factors: Float32s, streams: Uint32s, start: int, t
 
     # One span needs no pool; the list waits for all spans and passes on their errors.
     list(_pool(os.getpid()).map(span, lefts) if len(lefts) > 1 else map(span, lefts))
+
+
+def advance(
+    out: Float32s, rows: Float32s, program: Program, inputs: list[int], results: list[tuple[int, int]],
+    stream: Uint32s, start: int, scale: float, threads: int,
+) -> None:  # fmt: skip
+    """Add the program's output to `out` and write its results, (row, register) each, to rows of elements `start` on."""
+    z = np.empty(min(len(out), BLOCK), np.float32)
+    for left in range(0, len(out), BLOCK):
+        drawn = z[: len(out) - left]
+        drawn[:] = 0.0
+        accumulate(drawn, np.array([scale], np.float32), stream[None], start + left, threads, BLOCK)
+        for low in range(0, len(drawn), _CACHED):
+            part = out[left + low : left + min(low + _CACHED, len(drawn))]
+            here = slice(start + left + low, start + left + low + len(part))
+            at = program.run(drawn[low : low + _CACHED], [rows[row, here] for row in inputs])
+            part += at[program.output]
+            for row, register in results:
+                rows[row, here] = at[register]
 
 
 def transform(first: Uint32s, second: Uint32s) -> tuple[Float32s, Float32s, Float32s]:

@@ -28,9 +28,10 @@ from numpy.typing import ArrayLike
 from bluegrad import _checks
 from bluegrad.noise._backend import Backend, backends, choose
 from bluegrad.noise._fallback import BLOCK, Float32s, Uint32s
+from bluegrad.noise._program import Program
 
 __all__ = [
-    "BLOCK", "NOISE", "SAMPLING", "Float32s", "Uint32s", "add_weighted_normals", "backends", "choose",
+    "BLOCK", "NOISE", "SAMPLING", "Float32s", "Uint32s", "add_weighted_normals", "advance", "backends", "choose",
     "default_threads", "normals", "philox4x32", "words",
 ]  # fmt: skip
 
@@ -158,17 +159,57 @@ def add_weighted_normals(
     start, _ = _range(start, len(out))
     chosen = choose(backend)
     streams = _streams(chosen, key, NOISE, [step - j for j in range(len(factors))], leaf)
-    threads = default_threads() if threads is None else threads
-    threads = _checks.integer("threads", threads, minimum=1, fix="give the number of threads, or None for all")
     size = chosen.block if block is None else block
     size = _checks.integer("block", size, minimum=4, fix="give a number of elements, or None for the usual")
-    chosen.accumulate(out, factors, streams, start, threads, size // 4 * 4)
+    chosen.accumulate(out, factors, streams, start, _threads(threads), size // 4 * 4)
+
+
+def advance(
+    out: Float32s,
+    rows: Float32s,
+    program: Program,
+    inputs: list[int],
+    results: list[tuple[int, int]],
+    *,
+    key: bytes,
+    step: int,
+    leaf: int,
+    start: int,
+    scale: float,
+    threads: int | None = None,
+    backend: str | None = None,
+) -> None:
+    """Run a recurrence's step over new noise scale * z(step, leaf) and rows; add its output to `out`, in place.
+
+    Args:
+        out: float32, shape (elements,), contiguous; one leaf or a slice of it.
+        rows: what the recurrence keeps of the whole leaf, float32, shape (rows, elements of the leaf), contiguous.
+        program: the step.
+        inputs: rows that it reads.
+        results: (row, register) of what is kept after the step.
+        key, step, leaf, start, scale, threads, backend: as in `add_weighted_normals`; start is out[0]'s column.
+
+    Raises:
+        ValueError: as `add_weighted_normals`.
+    """
+    _vector(out)
+    start, count = _range(start, len(out))
+    assert rows.shape[1] >= start + count and len(inputs) == program.inputs
+    chosen = choose(backend)
+    (stream,) = _streams(chosen, key, NOISE, [_bits("step", step, 32)], leaf)
+    (factor,) = _factors([1.0], scale).tolist()
+    chosen.advance(out, rows, program, inputs, results, stream, start, factor, _threads(threads))
 
 
 def default_threads() -> int:
     """One for each processor that this process may use, at most 16."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(usable, _MOST_THREADS)
+
+
+def _threads(threads: int | None) -> int:
+    most = default_threads() if threads is None else threads
+    return _checks.integer("threads", most, minimum=1, fix="give the number of threads, or None for all")
 
 
 def _streams(backend: Backend, key: bytes, domain: int, steps: list[int], leaf: int) -> Uint32s:
