@@ -149,16 +149,16 @@ def account(n: int, k: int, lam: float, epsilon: float, delta: float) -> dict[st
     column = lam ** np.arange(n)
     sampler = batch_selection.BallsInBinsSampling(iterations=n, cycle_length=n // k)
     deviation = mechanism.noise_multiplier * mechanism.sensitivity
+    plain = bg.calibrate(strategy, bg.FixedEpochs(n, k), epsilon=epsilon, delta=delta)
     began = time.perf_counter()
     losses = [sample_generation.get_privacy_loss_sample(sampler, deviation, column, seed=i)[0] for i in range(_TIMED)]
     each = (time.perf_counter() - began) / _TIMED
     needed = delta_calculation.minimum_samples_to_calibrate(_SHARE * delta, delta)
-    # the plain estimate's deviation at as many samples says how much noise the wide margin costs
     seconds = each * needed * _TRIED
     return {
         "problem": f"lambda-CGD {lam}, n {n}, k {k}, epsilon {epsilon:g}, delta {delta:g}",
         "noise_multiplier": f"{mechanism.noise_multiplier:.5g}",
-        "unamplified": f"{bg.calibrate(strategy, bg.FixedEpochs(n, k), epsilon=epsilon, delta=delta).noise_multiplier:.5g}",
+        "unamplified": f"{plain.noise_multiplier:.5g}",
         "seconds": f"{own_seconds:.1f}",
         "milliseconds_a_sample_jax_privacy": f"{1000.0 * each:.3f}",
         "samples_jax_privacy": f"{needed}",

@@ -194,5 +194,5 @@ def test_a_sampling_is_checked():
         {"name": "cyclic-poisson", "period": 0},
     ):  # fmt: skip
         options = {"name": "fixed", "steps": 40, "epochs": 4, **wrong}
-        with pytest.raises(ValueError, match="sampling|epochs|period"):
+        with pytest.raises(ValueError, match=r"sampling|epochs|period"):
             Sampling(**options)
