@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from bluegrad.noise._fallback import Float32s, Uint32s, spread
 
 KEY_BYTES = 32
-_PAIRS = 1 << 14  # that one thread handles at a time
+PAIRS = 1 << 13  # of words that a thread handles at a time, so that they stay in the processor's cache
 _Float64s = NDArray[np.float64]
 
 _LOG = [1.0 / (2 * k + 1) for k in range(12)]  # atanh(s) = s (1 + s^2 / 3 + ...), |s| < 0.1716
@@ -43,21 +43,30 @@ def available() -> bool:
     return True
 
 
-def stream(key: bytes, domain: int, step: int, leaf: int, block: int, count: int) -> NDArray[np.uint64]:
-    """Blocks block, ..., block + count - 1 of one stream, uint64, shape (count, 2)."""
+def stream(key: bytes, domain: int, step: int, leaf: int, block: int) -> Callable[[int], NDArray[np.uint64]]:
+    """A function of n that gives the next n <= `PAIRS` blocks of one stream, from `block` on.
+
+    They are uint64, shape (n, 2), and stay until it is called again.
+    """
     ciphers: Any = importlib.import_module("cryptography.hazmat.primitives.ciphers")
     counter = (domain << 120 | leaf << 96 | step << 64 | block).to_bytes(16, "big")
     encryptor = ciphers.Cipher(ciphers.algorithms.AES(key), ciphers.modes.CTR(counter)).encryptor()
-    out = np.empty(16 * count + 15, np.uint8)  # the cipher wants room for one more block, less a byte
-    encryptor.update_into(bytes(16 * count), out.data)
-    return out[: 16 * count].view("<u8").reshape(count, 2)
+    text, out = memoryview(bytes(16 * PAIRS)), np.empty(16 * PAIRS + 15, np.uint8)  # the cipher wants that much room
+
+    def draw(count: int) -> NDArray[np.uint64]:
+        encryptor.update_into(text[: 16 * count], out.data)
+        return out[: 16 * count].view("<u8").reshape(count, 2)
+
+    return draw
 
 
 def words(out: Uint32s, key: bytes, domain: int, step: int, leaf: int, start: int) -> None:
     """Write 32-bit words of one stream to `out`: element e is word e mod 4 of block e div 4."""
     first, last = start // 4, -(-(start + len(out)) // 4)
-    blocks = stream(key, domain, step, leaf, first, last - first)
-    out[:] = blocks.reshape(-1).view("<u4")[start - 4 * first :][: len(out)]
+    draw = stream(key, domain, step, leaf, first)
+    parts = [draw(min(PAIRS, last - block)).reshape(-1).view("<u4").copy() for block in range(first, last, PAIRS)]
+    if parts:
+        out[:] = np.concatenate(parts)[start - 4 * first :][: len(out)]
 
 
 def accumulate(
@@ -66,16 +75,23 @@ def accumulate(
 ) -> None:  # fmt: skip
     """Add sum_j factors[j] z(steps[j], start + i) to out[i]; the sums are float32, in the order of j."""
 
-    def span(left: int) -> None:
-        part = out[left : left + 2 * _PAIRS]
-        first, last = (start + left) // 2, -(-(start + left + len(part)) // 2)
-        total: Any = None
-        for factor, step in zip(factors, steps):
-            z = transform(stream(key, domain, step, leaf, first, last - first))
-            total = factor * z if total is None else total + factor * z
-        part += total[start + left - 2 * first :][: len(part)]
+    length = 2 * PAIRS * max(1, -(-len(out) // (2 * PAIRS * threads)))  # whole runs of blocks for each thread
 
-    spread(span, range(0, len(out), 2 * _PAIRS), threads)
+    def span(left: int) -> None:
+        low, high = start + left, start + min(left + length, len(out))
+        first, last = low // 2, -(-high // 2)
+        draws = [stream(key, domain, step, leaf, first) for step in steps]
+        for block in range(first, last, PAIRS):
+            count = min(PAIRS, last - block)
+            total = np.full(2 * count, -0.0, np.float32)  # -0 + x is x, whatever x is
+            for factor, draw in zip(factors, draws):
+                z = transform(draw(count))
+                z *= factor
+                total += z
+            here = slice(max(low, 2 * block), min(high, 2 * (block + count)))
+            out[here.start - start : here.stop - start] += total[here.start - 2 * block : here.stop - 2 * block]
+
+    spread(span, range(0, len(out), length), threads)
 
 
 def box_muller(blocks: NDArray[np.uint64]) -> _Float64s:
