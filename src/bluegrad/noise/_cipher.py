@@ -11,14 +11,17 @@ everywhere, within 1e-15 of the truth.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bluegrad.noise._fallback import Float32s, Uint32s, spread
+
+try:
+    from cryptography.hazmat.primitives import ciphers
+except ImportError:  # an optional package
+    ciphers = None  # type: ignore[assignment, unused-ignore]
 
 KEY_BYTES = 32
 PAIRS = 1 << 13  # of words that a thread handles at a time, so that they stay in the processor's cache
@@ -36,11 +39,7 @@ _EXPONENT_BITS = np.int64(-0x0010000000000000)
 
 def available() -> bool:
     """Whether the package that has the cipher is installed."""
-    try:
-        importlib.import_module("cryptography.hazmat.primitives.ciphers")
-    except ImportError:
-        return False
-    return True
+    return ciphers is not None
 
 
 def stream(key: bytes, domain: int, step: int, leaf: int, block: int) -> Callable[[int], NDArray[np.uint64]]:
@@ -48,7 +47,6 @@ def stream(key: bytes, domain: int, step: int, leaf: int, block: int) -> Callabl
 
     They are uint64, shape (n, 2), and stay until it is called again.
     """
-    ciphers: Any = importlib.import_module("cryptography.hazmat.primitives.ciphers")
     counter = (domain << 120 | leaf << 96 | step << 64 | block).to_bytes(16, "big")
     encryptor = ciphers.Cipher(ciphers.algorithms.AES(key), ciphers.modes.CTR(counter)).encryptor()
     text, out = memoryview(bytes(16 * PAIRS)), np.empty(16 * PAIRS + 15, np.uint8)  # the cipher wants that much room
