@@ -50,9 +50,12 @@ class Backend(ABC):
     @abstractmethod
     def advance(
         self, out: Float32s, rows: Float32s, program: Program, inputs: list[int], results: list[tuple[int, int]],
-        stream: Uint32s, start: int, scale: float, threads: int,
+        stream: Uint32s, start: int, first: int, scale: float, threads: int,
     ) -> None:  # fmt: skip
-        """Add the program's output to `out` and write its results, (row, register) each, to the rows."""
+        """Add the program's output to `out` and write its results, (row, register) each, to the rows.
+
+        `start` is the number of the element at out[0], `first` of that in the rows' first column.
+        """
 
     @abstractmethod
     def transform(self, first: Uint32s, second: Uint32s) -> tuple[Float32s, Float32s, Float32s]:
@@ -85,14 +88,14 @@ class Fallback(Backend):
 
     def advance(
         self, out: Float32s, rows: Float32s, program: Program, inputs: list[int], results: list[tuple[int, int]],
-        stream: Uint32s, start: int, scale: float, threads: int,
+        stream: Uint32s, start: int, first: int, scale: float, threads: int,
     ) -> None:  # fmt: skip
         """As `Backend.advance`."""
 
         def draw(z: Float32s, element: int) -> None:
             self.accumulate(z, np.array([scale], np.float32), stream[None], element, threads, self.block)
 
-        _fallback.advance(out, rows, program, inputs, results, start, draw)
+        _fallback.advance(out, rows, program, inputs, results, start, first, draw)
 
     def transform(self, first: Uint32s, second: Uint32s) -> tuple[Float32s, Float32s, Float32s]:
         """As `Backend.transform`."""
@@ -127,11 +130,11 @@ class Native(Backend):
 
     def advance(
         self, out: Float32s, rows: Float32s, program: Program, inputs: list[int], results: list[tuple[int, int]],
-        stream: Uint32s, start: int, scale: float, threads: int,
+        stream: Uint32s, start: int, first: int, scale: float, threads: int,
     ) -> None:  # fmt: skip
         """As `Backend.advance`."""
         _native.advance(
-            out, start, rows, scale, stream, program.code, program.weights, np.array(inputs, np.int32),
+            out, start, rows, first, scale, stream, program.code, program.weights, np.array(inputs, np.int32),
             np.array(results, np.int32).reshape(-1), program.output, program.registers, threads, self.block, self.name,
         )  # fmt: skip
 

@@ -113,9 +113,9 @@ def spread(span: Callable[[int], None], lefts: range, threads: int) -> None:
 
 def advance(
     out: Float32s, rows: Float32s, program: Program, inputs: list[int], results: list[tuple[int, int]], start: int,
-    draw: Callable[[Float32s, int], None],
+    first: int, draw: Callable[[Float32s, int], None],
 ) -> None:  # fmt: skip
-    """Add the program's output to `out` and write its results, (row, register) each, to rows of elements `start` on.
+    """Add the program's output to `out` and write its results, (row, register) each, to rows of elements `first` on.
 
     `draw(z, element)` adds the new noise of elements from `element` on to z.
     """
@@ -126,7 +126,8 @@ def advance(
         draw(drawn, start + left)
         for low in range(0, len(drawn), _CACHED):
             part = out[left + low : left + min(low + _CACHED, len(drawn))]
-            here = slice(start + left + low, start + left + low + len(part))
+            column = start - first + left + low
+            here = slice(column, column + len(part))
             at = program.run(drawn[low : low + _CACHED], [rows[row, here] for row in inputs])
             part += at[program.output]
             for row, register in results:

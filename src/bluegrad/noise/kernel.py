@@ -186,6 +186,7 @@ def advance(
     leaf: int,
     start: int,
     scale: float,
+    first: int = 0,
     threads: int | None = None,
     backend: str | None = None,
 ) -> None:
@@ -193,30 +194,32 @@ def advance(
 
     Args:
         out: float32, shape (elements,), contiguous; one leaf or a slice of it.
-        rows: what the recurrence keeps of the whole leaf, float32, shape (rows, elements of the leaf), contiguous.
+        rows: what the recurrence keeps of the leaf's elements from `first` on, float32, shape (rows, elements),
+            contiguous.
         program: the step.
         inputs: rows that it reads.
         results: (row, register) of what is kept after the step.
-        key, step, leaf, start, scale, threads, backend: as in `add_weighted_normals`; start is out[0]'s column.
+        key, step, leaf, start, scale, threads, backend: as in `add_weighted_normals`; start is out[0]'s element.
+        first: the element in the rows' first column.
 
     Raises:
         ValueError: as `add_weighted_normals`.
     """
     _vector(out)
     start, count = _range(start, len(out))
-    assert rows.shape[1] >= start + count and len(inputs) == program.inputs
+    assert 0 <= first <= start and rows.shape[1] >= start - first + count and len(inputs) == program.inputs
     chosen = choose(backend)
     step, secure, most = _bits("step", step, 32), _check(key, NOISE, leaf), _threads(threads)
     factors = _factors([1.0], scale)
     if not secure:
         (stream,) = _streams(chosen, key, NOISE, [step], leaf)
-        chosen.advance(out, rows, program, inputs, results, stream, start, float(factors[0]), most)
+        chosen.advance(out, rows, program, inputs, results, stream, start, first, float(factors[0]), most)
         return
 
     def draw(z: Float32s, element: int) -> None:
         _cipher.accumulate(z, factors, key, NOISE, [step], leaf, element, most, chosen.cipher_normals)
 
-    _fallback.advance(out, rows, program, inputs, results, start, draw)
+    _fallback.advance(out, rows, program, inputs, results, start, first, draw)
 
 
 def default_threads() -> int:
