@@ -1,8 +1,10 @@
 """Drawing noise: this package's kernels beside torch's `normal_`, and whole noise steps beside jax-privacy's.
 
 Every round times all contestants in turn, and the least of the rounds counts, since other work on the machine only
-adds: wall-clock time, and the time of all processors together, which other work hardly changes. Usage: python benchmarks/noise.py [--rounds N] [--jax PYTHON] [--out FOLDER], where PYTHON is an interpreter that
-has jax and jax-privacy; without it that comparison is left out.
+adds: wall-clock time, and the time of all processors together, which other work hardly changes.
+
+Usage: python benchmarks/noise.py [--rounds N] [--jax PYTHON] [--out FOLDER], where PYTHON is an interpreter that has
+jax and jax-privacy; without it that comparison is left out.
 """
 
 from __future__ import annotations
