@@ -42,8 +42,9 @@ class Weights:
 
     @property
     def second_moment(self) -> float:
-        """Mean of the squares."""
-        return float(np.dot(self.values, self.values)) / self.count
+        """Mean of the squares; infinite where it overflows."""
+        with np.errstate(over="ignore"):
+            return float(np.dot(self.values, self.values)) / self.count
 
 
 def upper_confidence(weights: Weights, bet: float, failure: float) -> float:

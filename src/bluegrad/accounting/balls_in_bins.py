@@ -31,6 +31,8 @@ CHECKS = 8
 # the same mechanism, which stops at a bound within CLOSE of its target, comes out no larger than was asked for.
 ACCEPTED = (0.975, 0.99)
 CLOSE = 0.998
+# A delta below this needs no samples: the deterministic bound is as good as any, and weights would underflow.
+_NEGLIGIBLE = 1e-30
 # Squared norm of a bin over the noise's variance beyond which single precision would lose digits (epsilon > 100).
 _LARGEST = 300.0
 LAW = "balls-in-bins"
@@ -205,8 +207,9 @@ def check(bins: Bins, scale: float, epsilon: float, failure: float, samples: int
 
     All that shapes the bound (proposal, ceiling, bet) comes from pilot samples; the bound's own are drawn after.
     """
-    if _too_quiet(bins, scale):
-        return _moments.delta(bins, scale, epsilon), 0.0
+    deterministic = _moments.delta(bins, scale, epsilon)
+    if _too_quiet(bins, scale) or deterministic < _NEGLIGIBLE:
+        return deterministic, 0.0
     spent = Budget(samples, budget(bins, failure, samples).pilot, log(2.0 / failure))
     plan = _plan.choose_remove(bins, scale, epsilon, _plan.SHAPES, spent, _seed(bins, scale, epsilon, seed, "pilot"))
     weights = draw_remove(bins, scale, epsilon, plan.proposal, plan.count, _seed(bins, scale, epsilon, seed, "remove"))

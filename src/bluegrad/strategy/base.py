@@ -178,6 +178,17 @@ def check_dense(strategy: Strategy, purpose: str) -> None:
         )
 
 
+def check_scale(name: str, size: float) -> None:
+    """Refuse norms whose squares, or those of far smaller entries, leave the range of floating point.
+
+    Raises:
+        ValueError: not within 1e-60 .. 1e60.
+    """
+    if not 1e-60 <= size <= 1e60:
+        raise _checks.fail(name, size, "is out of range: squares of entries would under- or overflow",
+                           "scale C: only its shape matters")  # fmt: skip
+
+
 def weighted_sum(weights: Array, terms: tuple[Any, ...]) -> Any:
     """Sum of weights[j] * terms[j], from the first to the last (the order is part of the result)."""
     total = float(weights[0]) * terms[0]

@@ -15,7 +15,7 @@ import numpy as np
 
 from bluegrad import _checks, _series
 from bluegrad._files import write_atomically
-from bluegrad.strategy.base import Array, Strategy, check_strategy
+from bluegrad.strategy.base import Array, Strategy, check_scale, check_strategy
 from bluegrad.strategy.buffered import Buffered, buffered_toeplitz
 from bluegrad.strategy.circulant import Fourier, fourier
 from bluegrad.strategy.matrix import Banded, Dense, banded, dense
@@ -229,6 +229,8 @@ def _make_scaled(plain: dict[str, Any], arrays: dict[str, Array], inner: Strateg
     norms = _checks.vector("norms", arrays["norms"], longest=inner.steps, fix=fix)
     if len(norms) != inner.steps or (norms <= 0.0).any():
         raise _checks.fail("norms", f"of shape {norms.shape}", "must be positive, one a step", fix)
+    check_scale("norms", float(norms.min()))
+    check_scale("norms", float(norms.max()))
     return ColumnScaled(inner, norms, _checks.integer("horizon", plain["horizon"], minimum=inner.steps, fix=fix))
 
 

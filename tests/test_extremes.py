@@ -1,0 +1,81 @@
+"""Numbers at the edge of floating point: an error, or the right answer, never a wrong one or a crash."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import bluegrad as bg
+from bluegrad import _patterns
+from bluegrad.accounting import _moments, balls_in_bins
+from bluegrad.accounting._bins import Bins
+
+MIXED = np.array([[1, 0.5], [1, 0.3], [2, -0.5], [1, 0], [1, -0.4], [1, 0]])
+MAKERS = {
+    "toeplitz": lambda s: bg.toeplitz([s, 0.5 * s, -0.2 * s], 6),
+    "non-negative": lambda s: bg.toeplitz([s, 0.5 * s, 0.2 * s], 6),
+    "rising": lambda s: bg.toeplitz([s, 1.5 * s, 0.2 * s], 6),
+    "inverse": lambda s: bg.banded_inverse_toeplitz([1 / s, -0.5 / s], 6),
+    "banded": lambda s: bg.banded(s * MIXED),
+    "dense": lambda s: bg.dense(s * (np.tri(6) - 0.3 * np.eye(6, k=-2))),
+    "stamped": lambda s: bg.stamped(bg.toeplitz([s, -0.5 * s, 0.2 * s], 3), 2),
+}
+LAWS = [bg.SinglePass(6), bg.FixedEpochs(6, 3), bg.FixedEpochs(6, 6), bg.MinSeparation(6, 2, 3),
+        bg.MinSeparation(6, 1, 2), bg.BallsInBins(6, 3), bg.CyclicPoisson(6, 6, 0.5)]  # fmt: skip
+
+
+@pytest.mark.parametrize("power", [-300, -200, -160, -158, -154, -30, 30, 150, 154, 160, 300])
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_scaled_strategy_has_the_scaled_sensitivity_or_none(name, power):
+    """Squares of small entries underflow: noise scaled by what they add up to would be too small."""
+    scale = float(f"1e{power}")
+    answers = 0
+    for law in LAWS:
+        try:
+            expected = bg.sensitivity(MAKERS[name](1.0), law)
+        except bg.Unsupported:
+            continue
+        try:
+            found = bg.sensitivity(MAKERS[name](scale), law)
+        except ValueError as error:
+            assert abs(power) > 30 and "out of range" in str(error)
+            continue
+        assert found == pytest.approx(scale * expected, rel=1e-9)
+        answers += 1
+    assert answers or abs(power) > 30
+
+
+@pytest.mark.parametrize("power", [-200, -160, 160])
+@pytest.mark.parametrize("name", MAKERS)
+def test_columns_of_no_usable_norm_are_not_normalized(name, power):
+    with pytest.raises(ValueError, match=r"column norm=.*out of range.*scale C"):
+        bg.column_normalized(MAKERS[name](float(f"1e{power}")))
+
+
+def test_a_bound_is_not_called_exact(monkeypatch):
+    """Where participations aren't counted, for time, what is found is a bound."""
+    strategy, law = bg.banded([[1.0], [3.0], [2.0], [3.0], [1.0], [1.0]]), bg.MinSeparation(6, 2, 2)
+    exact = bg.certify(strategy, law)
+    assert exact.exact and exact.value == pytest.approx(18**0.5)
+    monkeypatch.setattr(_patterns, "_COUNTED", 0)
+    bound = bg.certify(strategy, law)
+    assert bound.value > exact.value and not bound.exact
+
+
+@pytest.mark.parametrize("method", ["auto", "monte_carlo"])
+@pytest.mark.parametrize(("multiplier", "epsilon"), [(7.5, 3.0), (3.0, 8.0), (0.5, 200.0), (1.0, 40.0), (100.0, 0.7)])
+def test_a_delta_too_small_to_sample_is_the_deterministic_one(multiplier, epsilon, method):
+    for strategy, law in ((bg.identity(3), bg.BallsInBins(3, 1)), (bg.lambda_cgd(40, 0.5), bg.BallsInBins(40, 4))):
+        found = bg.delta(bg.Mechanism(strategy, law, multiplier), epsilon=epsilon, method=method)
+        assert 0.0 <= found <= 1e-30
+
+
+@pytest.mark.parametrize(("multiplier", "epsilon"), [(8.9, 0.05), (4.0, 1.0), (1.1, 1.0), (0.6, 20.0)])
+@pytest.mark.parametrize("largest", [1.0, 20.0])
+def test_one_bin_far_above_the_others(multiplier, epsilon, largest):
+    """Proposals made for the others have weights beyond floating point: the bound is loose then, and still there."""
+    m = np.sqrt(largest) * np.array([[1.0, 0.0, 0.0], [0.01, 0.02, 0.0], [0.0, 0.01, 0.03]])
+    law = balls_in_bins.BallsInBinsGaussian(Bins(m @ m.T), multiplier, "monte_carlo", samples=20_000)
+    # the first bin is joined with probability 1/3, and the others hardly show
+    alone = _moments.gaussian.Gaussian(multiplier / largest**0.5).delta(np.log1p(3.0 * np.expm1(epsilon))) / 3.0
+    assert law.delta(epsilon) >= 0.9 * alone
