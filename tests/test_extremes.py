@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 import bluegrad as bg
 from bluegrad import _patterns
-from bluegrad.accounting import _moments, balls_in_bins
+from bluegrad.accounting import _moments, _weights, balls_in_bins
 from bluegrad.accounting._bins import Bins
+from bluegrad.accounting._excess import Proposal
 
 MIXED = np.array([[1, 0.5], [1, 0.3], [2, -0.5], [1, 0], [1, -0.4], [1, 0]])
 MAKERS = {
@@ -24,7 +26,7 @@ LAWS = [bg.SinglePass(6), bg.FixedEpochs(6, 3), bg.FixedEpochs(6, 6), bg.MinSepa
         bg.MinSeparation(6, 1, 2), bg.BallsInBins(6, 3), bg.CyclicPoisson(6, 6, 0.5)]  # fmt: skip
 
 
-@pytest.mark.parametrize("power", [-300, -200, -160, -158, -154, -30, 30, 150, 154, 160, 300])
+@pytest.mark.parametrize("power", [-300, -200, -160, -158, -154, -40, -25, 25, 40, 150, 154, 160, 300])
 @pytest.mark.parametrize("name", MAKERS)
 def test_a_scaled_strategy_has_the_scaled_sensitivity_or_none(name, power):
     """Squares of small entries underflow: noise scaled by what they add up to would be too small."""
@@ -79,3 +81,34 @@ def test_one_bin_far_above_the_others(multiplier, epsilon, largest):
     # the first bin is joined with probability 1/3, and the others hardly show
     alone = _moments.gaussian.Gaussian(multiplier / largest**0.5).delta(np.log1p(3.0 * np.expm1(epsilon))) / 3.0
     assert law.delta(epsilon) >= 0.9 * alone
+
+
+@pytest.mark.parametrize("square", [50.0, 150.0, 250.0, 290.0])
+@pytest.mark.parametrize("first", [0.01, 1.0])
+def test_weights_of_bins_of_very_different_size(square, first):
+    """The larger bin's factor e^(-S/2) isn't a float32; samples of the law itself still find the truth."""
+    law = Bins(np.diag([first, 1.01 - first]))
+    weights = _weights.draw_remove(law, square**0.5, 0.4 * square, Proposal((1.0,), (1.0,)), 40_000, [3])
+    # likelihood ratio of the larger bin alone, joined with probability 1/2; the smaller one's is near 1
+    truth = 0.5 * _moments.gaussian.Gaussian(square**-0.5).delta(0.4 * square + np.log(2.0))
+    assert weights.mean == pytest.approx(truth, rel=0.05)
+
+
+@pytest.mark.parametrize("power", [-25, -20, -10, 10, 20, 25])
+@pytest.mark.parametrize("name", MAKERS)
+def test_noise_of_a_scaled_strategy_is_the_same_noise_or_none(name, power):
+    """float32 ends at 1e-38: raw noise below it would be zero, and nothing that follows from it noise."""
+    scale, key = float(f"1e{power}"), bg.NoiseKey.from_hex("0123456789abcdef" * 2)
+
+    def noise(size, clip_norm):
+        mechanism = bg.Mechanism(MAKERS[name](size), bg.SinglePass(6), 1.0)
+        stream = bg.NoiseStream(mechanism, [torch.zeros(50)], clip_norm=clip_norm, key=key)
+        return np.array([stream.next()[0].double().numpy() for _ in range(6)])
+
+    plain = noise(1.0, 1.0)
+    assert noise(scale, 1.0) == pytest.approx(plain, abs=1e-5 * np.abs(plain).max())
+    if abs(power) < 15:
+        assert noise(scale, scale) == pytest.approx(scale * plain, abs=1e-5 * scale * np.abs(plain).max())
+    else:
+        with pytest.raises(ValueError, match=r"noise scale.*float32"):
+            noise(scale, scale)

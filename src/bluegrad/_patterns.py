@@ -25,7 +25,7 @@ _COUNTED = 1_000_000_000
 _LARGEST_PROGRAM = 1024
 _CHECK_EVERY = 20
 # Squares above this, or below its inverse, belong to sensitivities that are refused.
-_RANGE = 1e120
+_RANGE = 1e100
 
 
 class Worst(NamedTuple):

@@ -179,13 +179,13 @@ def check_dense(strategy: Strategy, purpose: str) -> None:
 
 
 def check_scale(name: str, size: float) -> None:
-    """Refuse norms whose squares, or those of far smaller entries, leave the range of floating point.
+    """Refuse norms of C for which its squares leave the range of float64, or the recurrence of its noise float32's.
 
     Raises:
-        ValueError: not within 1e-60 .. 1e60.
+        ValueError: not within 1e-30 .. 1e30.
     """
-    if not 1e-60 <= size <= 1e60:
-        raise _checks.fail(name, size, "is out of range: squares of entries would under- or overflow",
+    if not 1e-30 <= size <= 1e30:
+        raise _checks.fail(name, size, "is out of range [1e-30, 1e30]: numbers would under- or overflow",
                            "scale C: only its shape matters")  # fmt: skip
 
 
