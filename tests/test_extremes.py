@@ -11,6 +11,7 @@ from bluegrad import _patterns
 from bluegrad.accounting import _moments, _weights, balls_in_bins
 from bluegrad.accounting._bins import Bins
 from bluegrad.accounting._excess import Proposal
+from bluegrad.optimize.dense import _triangular
 
 MIXED = np.array([[1, 0.5], [1, 0.3], [2, -0.5], [1, 0], [1, -0.4], [1, 0]])
 MAKERS = {
@@ -112,3 +113,24 @@ def test_noise_of_a_scaled_strategy_is_the_same_noise_or_none(name, power):
     else:
         with pytest.raises(ValueError, match=r"noise scale.*float32"):
             noise(scale, scale)
+
+
+@pytest.mark.parametrize("constraint", ["orthogonal", "nonnegative", "nonnegative_pairs"])
+@pytest.mark.parametrize(("steps", "epochs"), [(12, 12), (8, 8), (6, 2), (1, 1)])
+def test_rates_of_all_but_zero_give_no_strategy_worse_than_independent_noise(constraint, steps, epochs):
+    """The search may get nowhere; noise of one's own size at every step is always at hand."""
+    rates = np.where(np.arange(steps) % 3 == 1, 1e-12, np.linspace(0.1, 1.0, steps))
+    work, law = bg.Sgd(steps, momentum=0.9, learning_rates=rates), bg.FixedEpochs(steps, epochs)
+    found = bg.optimize.dense(work, law, constraint=constraint)
+    assert bg.sensitivity(found, law) <= 1.0
+    energy = (work.dense() ** 2).sum(axis=0)  # of a step's noise in all models; best sizes by Lagrange
+    diagonal = np.sqrt((np.sqrt(energy).reshape(epochs, -1).sum(axis=0) ** 2).sum() / steps)
+    assert found.optimization.value <= diagonal * (1 + 1e-9)
+
+
+def test_a_gram_matrix_singular_to_rounding_has_a_triangle():
+    x = np.ones((3, 3)) / 3.0
+    c = _triangular(x)
+    assert not np.triu(c, 1).any() and (np.diag(c) > 0.0).all()
+    assert c.T @ c == pytest.approx(x, abs=1e-6)
+    assert np.diag(c.T @ c) == pytest.approx(np.diag(x), rel=1e-12)
