@@ -245,3 +245,8 @@ def test_an_interrupted_run_ends_with_the_weights_of_the_uninterrupted_one(
     assert same(weights(out), whole)
     assert not same(weights(out), other)  # the comparison can fail
     assert not (out / "checkpoint.pt").exists(), "the key is gone once the run is over"
+
+
+def test_test_data_without_data_are_not_ignored(tmp_path):
+    done = invoke("train", "--test-data", tmp_path / "missing", "--out", tmp_path / "run")
+    assert done.exit_code == 2 and "test_data" in done.output and "give data as well" in done.output

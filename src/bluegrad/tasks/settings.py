@@ -51,6 +51,8 @@ class Settings:
         _checks.choice("sampling", self.sampling, SAMPLINGS)
         _checks.choice("grad_sample_mode", self.grad_sample_mode, ("hooks", "functorch", "ghost"))
         _checks.integer("physical_batch_size", self.physical_batch_size, minimum=1, fix="give what fits in memory")
+        if self.test_data is not None and self.data is None:
+            raise _checks.fail("test_data", self.test_data, "goes with data of your own", "give data as well")
 
     def participation(self, examples: int) -> Participation:
         """The law of `examples` examples in `epochs` epochs of ceil(examples / batch_size) steps.
