@@ -1,4 +1,4 @@
-"""The strongest attack on a claim: the likelihood ratio of its own law, canary present against absent.
+"""The strongest attack on a law: its likelihood ratio, canary present against absent.
 
 In whitened coordinates the noise is white and a canary that joins steps S adds sum_(t in S) signs[t] effects[:, t].
 """
@@ -24,7 +24,7 @@ def log_likelihood_ratio(law: Participation, effects: Array, canary: Canary) -> 
     """Log of the density of whitened releases with the canary over that without, as a function.
 
     Args:
-        law: participation of the claim.
+        law: participation by which batches are drawn.
         effects: whitened effect of a unit gradient at each step, shape (steps, steps).
         canary: signs, and the pattern of a known partition.
 

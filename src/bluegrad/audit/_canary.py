@@ -54,27 +54,26 @@ class Draw:
     joined: Members
 
 
-def whitened(mechanism: Mechanism) -> tuple[Array, Array]:
-    """R with R R^T the covariance of the claimed noise (clip norm 1), and R^-1: effects of unit gradients, white noise.
+def whitened(mechanism: Mechanism) -> Array:
+    """R^-1, where R R^T is the covariance of the claimed noise (clip norm 1), shape (steps, steps).
+
+    It makes the claimed noise white, and its columns are what unit gradients become.
 
     The claim is about the law of N Z, so this is formed from N itself and not from what a stream makes of it.
     """
     check_dense(mechanism.strategy, "audit")
     n = mechanism.noise_scale(1.0) * mechanism.strategy.noising()
-    root = np.linalg.cholesky(n @ n.T)
-    return root, np.linalg.inv(root)
+    return np.linalg.inv(np.linalg.cholesky(n @ n.T))
 
 
-def choose_canary(claimed: Participation, drawn: Participation, effects: Array) -> Canary:
-    """The canary that the claimed noise hides least, among what the sampler of a known partition draws.
+def choose_canary(law: Participation, effects: Array) -> Canary:
+    """The canary that the noise hides least, among what the sampler of a known partition draws.
 
     Args:
-        claimed: law of the claim.
-        drawn: law by which batches are drawn.
+        law: by which batches are drawn.
         effects: whitened effect of a unit gradient at each step, shape (steps, steps).
     """
-    law = next((law for law in (drawn, claimed) if isinstance(law, Separated)), None)
-    if law is None:
+    if not isinstance(law, Separated):
         return Canary(np.ones(len(effects)), None)
     size = max(law.steps, law.separation)
     patterns = np.unique(membership(batch_stream(law, size, NoiseKey.generate())), axis=1)

@@ -18,11 +18,15 @@ from bluegrad.audit._subjects import Replay, Subject
 from bluegrad.mechanism import Mechanism
 
 # Where the privacy curve is looked at, in units of the claimed epsilon: there delta is large enough to be measured.
-_POINT = 0.05
+_POINT = 0.02
+# Repetitions, used for nothing else, from which the attacker learns how large the noise is.
+_PILOT = 2000
 # Share of the claim from which an audit that found nothing wrong says something.
 STRONG = 0.5
 # Relative accuracy of the noise multiplier that fits a measured point.
-_FIT = 1e-3
+_FIT = 3e-3
+# Largest change of the noise multiplier, in logarithms, that is tried for it.
+_FARTHEST = 3.0
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,7 @@ def examine(
     claim: Mechanism,
     *,
     delta: float,
+    epsilon: float | None = None,
     subject: Subject | None = None,
     name: str | None = None,
     repetitions: int | None = None,
@@ -99,13 +104,14 @@ def examine(
     """Attack what a claim describes, and report what the attack proves beside what is claimed.
 
     A canary of the worst pattern and signs joins a run, or doesn't; the attacker sees all releases and takes the
-    likelihood ratio of the claimed law. Three things can refute the claim: a lower bound on epsilon at delta, a lower
-    bound on delta where it is large (at a twentieth of the claimed epsilon: the sharper of the two), and a test of
+    likelihood ratio, under the law that batches are drawn by and the size of noise that he measures. Three things can refute the claim: a lower bound on epsilon at delta, a lower
+    bound on delta where it is large (at a fiftieth of the claimed epsilon: the sharper of the two), and a test of
     the released noise against its claimed law, each with a third of 1 - confidence.
 
     Args:
         claim: the mechanism whose guarantee is claimed.
         delta: failure probability of the guarantee.
+        epsilon: what is claimed at delta; by default what `bluegrad.epsilon` says.
         subject: what runs; by default `Replay(claim)`.
         name: of the mechanism in the record; its strategy's repr by default.
         repetitions: runs with the canary, and as many without; by default what the subject does in seconds.
@@ -139,7 +145,7 @@ def examine(
         "confidence", confidence, low=0.5, high=1.0, high_open=True, fix="give a probability such as 0.999"
     )
     check_steps(claim.participation, subject.sampling)
-    claimed = float(accounting.epsilon(claim, delta=delta))
+    claimed = float(accounting.epsilon(claim, delta=delta)) if epsilon is None else _checks.epsilon(epsilon)
     if claimed == 0.0:
         raise _checks.fail("delta", delta, "the mechanism claims epsilon 0 at it", "give a smaller delta")
     point = _POINT * claimed
@@ -167,7 +173,7 @@ def examine(
 def _count(subject: Subject, repetitions: int | None, needed: int, confidence: float) -> int:
     fix = "leave it out for the default"
     if repetitions is None:
-        return max(needed, subject.repetitions)
+        return max(4 * needed, subject.repetitions)
     if _checks.integer("repetitions", repetitions, minimum=1, fix=fix) < needed:
         raise _checks.fail(
             "repetitions", repetitions, f"too few to say anything with confidence {confidence:g}",
@@ -183,19 +189,21 @@ def _collect(
 
     A column of W has two repetitions' noise, so that the products tell too whether repetitions share noise.
     """
-    root, effects = whitened(claim)
-    canary = choose_canary(claim.participation, subject.sampling, effects)
-    score = log_likelihood_ratio(claim.participation, effects, canary)
+    effects = whitened(claim)
+    canary = choose_canary(subject.sampling, effects)
+    white = np.asarray(effects @ subject.releases(canary, _PILOT)[0])
+    size = float(np.sqrt(np.mean(white**2)))  # of the noise, which any attacker can see, in units of the claimed
+    score = log_likelihood_ratio(subject.sampling, effects / size, canary)
     without: list[Array] = []
     with_canary: list[Array] = []
-    products, columns, done = np.zeros((2 * len(root), 2 * len(root))), 0, 0
+    products, columns, done = np.zeros((2 * claim.steps, 2 * claim.steps)), 0, 0
     while done < count:
         absent, present = (effects @ releases for releases in subject.releases(canary, count - done))
         half = absent.shape[1] // 2
         pairs = np.concatenate((absent[:, :half], absent[:, half : 2 * half]))
         products, columns = products + pairs @ pairs.T, columns + half
-        without.append(score(absent))
-        with_canary.append(score(present))
+        without.append(score(absent / size))
+        with_canary.append(score(present / size))
         done += absent.shape[1]
         progress(min(done, count), count)
     return np.concatenate(without)[:count], np.concatenate(with_canary)[:count], products, columns
@@ -206,17 +214,19 @@ def _fitted(claim: Mechanism, point: float, measured: float, delta: float) -> fl
     if measured <= 0.0:
         return 0.0
 
-    def excess(log_factor: float) -> float:
-        other = replace(claim, noise_multiplier=claim.noise_multiplier * exp(log_factor))
-        return log(max(accounting.delta(other, epsilon=point), 1e-300) / measured)
+    def scaled(log_factor: float) -> Mechanism:
+        return replace(claim, noise_multiplier=claim.noise_multiplier * exp(log_factor))
 
-    step = 0.1 if excess(0.0) > 0.0 else -0.1
-    near, far = 0.0, step
-    while (excess(far) > 0.0) == (step > 0.0) and abs(far) < 4.0:
-        near, step = far, 2.0 * step
-        far += step
-    if abs(far) >= 4.0 and step > 0.0:
-        return 0.0
-    root = float(brentq(excess, *sorted((near, far)), xtol=_FIT)) if abs(far) < 4.0 else near
-    other = replace(claim, noise_multiplier=claim.noise_multiplier * exp(root + _FIT))
-    return float(accounting.epsilon(other, delta=delta))
+    def excess(log_factor: float) -> float:
+        return log(max(accounting.delta(scaled(log_factor), epsilon=point), 1e-300) / measured)
+
+    def at(log_factor: float) -> float:
+        return float(accounting.epsilon(scaled(log_factor + _FIT), delta=delta))
+
+    away = 1.0 if excess(0.0) > 0.0 else -1.0
+    near, far = 0.0, 0.1 * away
+    while excess(far) * away > 0.0:
+        near, far = far, 3.0 * far
+        if abs(far) > _FARTHEST:  # enough to say how far off the claim is
+            return 0.0 if away > 0.0 else at(near)
+    return at(float(brentq(excess, *sorted((near, far)), xtol=_FIT)))

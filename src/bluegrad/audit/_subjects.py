@@ -115,7 +115,7 @@ class Training(Subject):
     grad_sample_mode: str = "hooks"
     clip_norm: float = 0.5
     name = "training"
-    repetitions = 10_000
+    repetitions = 4000
 
     def __post_init__(self) -> None:
         _checks.choice("grad_sample_mode", self.grad_sample_mode, ("hooks", "functorch", "ghost"))
