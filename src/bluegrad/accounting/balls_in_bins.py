@@ -177,6 +177,18 @@ def calibrate(bins: Bins, epsilon: float, delta: float, method: str, failure: fl
     return min(best, deterministic) if method == "auto" or best == inf else best
 
 
+def estimate(bins: Bins, epsilon: float, delta: float) -> float:
+    """About what `calibrate` finds, to a few percent, from few samples: to rank strategies."""
+    high = gaussian.calibrate(epsilon, delta) * bins.largest**0.5
+    if bins.count == 1:
+        return high
+    few = max(1000, min(4000, 400_000 // bins.count))
+    pilot = Pilot(bins, Budget(few, few, 1.0), 0)
+    return pilot.near(
+        epsilon, delta, _bisect(lambda s: _moments.delta(bins, 1.0 / s, epsilon) <= delta, 0.01 * high, high)
+    )
+
+
 def default_samples(bins: int) -> int:
     """Samples of one bound: some seconds' worth."""
     return int(1.2e6 * min(1.0, (100.0 / bins) ** 0.6))
@@ -252,6 +264,22 @@ class Pilot:
             for _ in range(2):
                 x = min(x - (estimate(x) - aim) / slope, log(high))
         return exp(x), slope
+
+    def near(self, epsilon: float, delta: float, high: float) -> float:
+        """The multiplier at which the estimate is delta, to about 1 %; `high` is above it."""
+        seed, target = _seed(self.bins, 1.0, 1.0, self.seed, "near"), log(delta)
+
+        def excess(log_multiplier: float) -> float:
+            value = self._estimate(_plan.SHAPES[4], exp(-log_multiplier), epsilon, seed)
+            return log(max(value, 1e-300)) - target
+
+        right = log(high)
+        left = right - 0.2
+        while excess(left) < 0.0 and left > right - 5.0:
+            right, left = left, left - 0.2
+        if excess(right) >= 0.0:
+            return exp(right)
+        return exp(float(brentq(excess, left, right, xtol=3e-3)))
 
     def _estimate(self, shape: Shape, scale: float, epsilon: float, seed: list[int]) -> float:
         proposal = shape.at(self.bins, scale, epsilon)

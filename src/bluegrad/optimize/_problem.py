@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import replace
 from time import perf_counter
 from typing import NamedTuple
 
@@ -12,10 +13,11 @@ from numpy.typing import NDArray
 
 from bluegrad import _checks, score
 from bluegrad._checks import Unsupported
+from bluegrad.optimize import _amplified
 from bluegrad.optimize._descent import Descent, Function, Progress
 from bluegrad.optimize._journal import Journal
 from bluegrad.optimize._record import Optimization, attach
-from bluegrad.participation import Participation, Separated
+from bluegrad.participation import BallsInBins, CyclicPoisson, FixedEpochs, Participation, Separated, SinglePass
 from bluegrad.strategy import Strategy
 from bluegrad.workload import Workload
 
@@ -30,14 +32,21 @@ POWERS = {"rmse": (1.0,), "max_error": (8.0, 64.0, 512.0, 4096.0)}
 
 
 class Problem(NamedTuple):
-    """A checked problem, and when it was posed."""
+    """A checked problem, and when it was posed.
+
+    `law` has the patterns whose sensitivity is minimised. Under balls-in-bins `privacy` is the target, and
+    `surrogate` stands for the sensitivity.
+    """
 
     workload: Workload
+    participation: Participation
     law: Separated
     loss: str
     progress: Progress | None
     started: float
     journal: Journal | None = None
+    privacy: _amplified.Privacy | None = None
+    surrogate: _amplified.Surrogate | None = None
 
     @property
     def steps(self) -> int:
@@ -56,12 +65,41 @@ class Problem(NamedTuple):
         """The loss of a strategy."""
         return LOSSES[self.loss](strategy, self.workload, self.law)
 
-    def record(self, strategy: Strategy, *descents: Descent) -> Strategy:
-        """The strategy with a record of the descents that led to it; the last one tells whether it converged."""
-        steps = sum(descent.iterations for descent in descents)
+    def solved(self, find: Callable[[Problem], tuple[Strategy, list[Descent]]]) -> Strategy:
+        """The best strategy of a family with its record.
+
+        Args:
+            find: the best one for a problem, and the descents that led to it; the last tells whether it converged.
+        """
+        if not isinstance(self.participation, BallsInBins):
+            return self._recorded(*find(self))
+        return self._least_noise(find, self.participation)
+
+    def _recorded(self, strategy: Strategy, descents: list[Descent]) -> Strategy:
+        steps, seconds = sum(descent.iterations for descent in descents), perf_counter() - self.started
+        record = Optimization(self.loss, self.value(strategy), steps, seconds, descents[-1].converged)
+        return attach(strategy, record)
+
+    def _least_noise(self, find: Callable[[Problem], tuple[Strategy, list[Descent]]], law: BallsInBins) -> Strategy:
+        """The same where `privacy` decides."""
+        iterations = 0
+
+        def of(surrogate: _amplified.Surrogate) -> Strategy:
+            nonlocal iterations
+            found = self._recorded(*find(self._replace(surrogate=surrogate)))
+            iterations += found.optimization.iterations
+            return found
+
+        def noise(strategy: Strategy) -> float:
+            assert self.privacy is not None, "checked where the problem was posed"
+            try:
+                return self.privacy.multiplier(strategy, law) * self.value(strategy)
+            except Unsupported:  # negative entries
+                return float("inf")
+
+        best, least = _amplified.search(of, noise, law)
         seconds = perf_counter() - self.started
-        converged = descents[-1].converged
-        return attach(strategy, Optimization(self.loss, self.value(strategy), steps, seconds, converged))
+        return attach(best, replace(best.optimization, iterations=iterations, seconds=seconds, noise=least))
 
     def series_weights(self) -> Array:
         """w with loss^2 = sens^2 sum_t w_t b_t^2 for Toeplitz B: its rows only grow, so the last one is the largest."""
@@ -75,21 +113,28 @@ def pose(
     loss: str,
     progress: Progress | None,
     journal: Journal | None = None,
+    privacy: tuple[float, float] | None = None,
+    amplified: bool = True,
 ) -> Problem:
     """Check the arguments that all optimisers share.
 
+    Args:
+        workload: A.
+        participation: its law.
+        loss: name of the loss.
+        progress: called at iterations.
+        journal: keeps evaluations.
+        privacy: target, where the participation is balls-in-bins.
+        amplified: whether the family can be searched under balls-in-bins.
+
     Raises:
-        ValueError: unknown loss, no workload, or different numbers of steps.
-        Unsupported: no participation with a separation.
+        ValueError: unknown loss, no workload, different numbers of steps, or no privacy target where one is needed.
+        Unsupported: another participation.
     """
     _checks.choice("loss", loss, tuple(LOSSES))
     if not isinstance(workload, Workload):
         raise _checks.fail("workload", workload, "must be a workload", "give bluegrad.PrefixSum(steps)")
-    if not isinstance(participation, Separated):
-        raise Unsupported(
-            f"participation={participation!r}: optimisers know the sensitivity under SinglePass, FixedEpochs and "
-            "MinSeparation only; give one of these"
-        )
+    law = _patterns_of(participation, amplified)
     if participation.steps != workload.steps:
         raise _checks.fail(
             "participation.steps", participation.steps, f"must equal the workload's steps={workload.steps}",
@@ -97,15 +142,32 @@ def pose(
         )  # fmt: skip
     if journal is not None and not isinstance(journal, Journal):
         raise _checks.fail("journal", journal, "must be a Journal", "give bluegrad.optimize.Journal(path), or None")
-    return Problem(workload, participation, loss, progress, perf_counter(), journal)
+    target = _amplified.check_privacy(privacy, participation)
+    return Problem(workload, participation, law, loss, progress, perf_counter(), journal, target)
 
 
-def check_bands(bands: int, most: int, name: str) -> None:
-    """Refuse a number of bands outside 1 .. most.
+def _patterns_of(participation: Participation, amplified: bool) -> Separated:
+    """The law whose sensitivity is minimised."""
+    if isinstance(participation, Separated):
+        return participation
+    if isinstance(participation, CyclicPoisson):  # rounds don't overlap: the largest column is what counts
+        return SinglePass(participation.steps)
+    if isinstance(participation, BallsInBins) and amplified:
+        return FixedEpochs(participation.steps, participation.epochs)
+    known = "SinglePass, FixedEpochs, MinSeparation, CyclicPoisson" + (" and BallsInBins" if amplified else "")
+    raise Unsupported(
+        f"participation={participation!r}: this family is optimised under {known} only; give one of these"
+    )
+
+
+def check_bands(problem: Problem, bands: int, most: int, name: str) -> None:
+    """Refuse a number of bands of C outside 1 .. most, or above the period of cyclic Poisson sampling.
 
     Raises:
         ValueError: it is.
     """
+    if isinstance(problem.participation, CyclicPoisson) and problem.participation.period < most:
+        most, name = problem.participation.period, "period"
     fix = f"give 1 to {name}={most} bands"
     if _checks.integer("bands", bands, minimum=1, fix=fix) > most:
         raise _checks.fail("bands", bands, f"must be at most {name}={most}", fix)

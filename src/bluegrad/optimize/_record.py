@@ -18,6 +18,8 @@ class Optimization:
         seconds: wall-clock time.
         converged: whether the stopping rule was met, or the optimiser gave up before.
         lower_bound: what no strategy of the family beats, where that is known.
+        noise: where the search was for least noise at a privacy target, `value` times the noise multiplier there, as
+            estimated; `bluegrad.calibrate` gives the multiplier that is proved.
     """
 
     loss: str
@@ -26,6 +28,7 @@ class Optimization:
     seconds: float
     converged: bool
     lower_bound: float | None = None
+    noise: float | None = None
 
     @property
     def gap(self) -> float | None:

@@ -9,12 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bluegrad import _checks, strategy
+from bluegrad._checks import Unsupported
 from bluegrad.optimize import _pattern, _recursion
+from bluegrad.optimize._amplified import Surrogate
 from bluegrad.optimize._descent import Descent, Function, descend
 from bluegrad.optimize._doubling import geometric
 from bluegrad.optimize._journal import Journal
 from bluegrad.optimize._problem import POWERS, Problem, Progress, pose
-from bluegrad.participation import MinSeparation, Participation
+from bluegrad.participation import CyclicPoisson, MinSeparation, Participation
 from bluegrad.strategy import Strategy
 from bluegrad.workload import Workload
 
@@ -37,6 +39,7 @@ def buffered_toeplitz(
     loss: str = "rmse",
     progress: Progress | None = None,
     journal: Journal | None = None,
+    privacy: tuple[float, float] | None = None,
 ) -> Strategy:
     """The buffered linear Toeplitz strategy (BLT) of least loss.
 
@@ -48,18 +51,20 @@ def buffered_toeplitz(
 
     Args:
         workload: A, n steps. Rates that change take O(n) steps an iteration, others O(log n).
-        participation: SinglePass, FixedEpochs or MinSeparation.
+        participation: SinglePass, FixedEpochs, MinSeparation or BallsInBins.
         buffers: most buffers, 1 to 10; streaming keeps one model copy a buffer.
         loss: "rmse" or "max_error".
         progress: called as progress(iteration, value) at every iteration.
         journal: keeps every evaluation in a file, so that an interrupted search continues where it was.
+        privacy: (epsilon, delta), needed under BallsInBins: the loss times the noise multiplier there is minimised.
 
     Returns:
         `bluegrad.buffered_toeplitz(n, decays, scales)`, decays falling, and the record of the search as its
         `optimization`. It has fewer buffers where one more would gain nothing.
 
     Raises:
-        ValueError: unknown loss, buffers outside 1 .. 10, or different numbers of steps.
+        ValueError: unknown loss, buffers outside 1 .. 10, different numbers of steps, or no privacy target where it is
+            needed.
         Unsupported: another participation, or a workload without a recursion.
 
     Example:
@@ -70,11 +75,18 @@ def buffered_toeplitz(
 
     Source: arXiv 2404.16706, section 3; arXiv 2408.08868 (multi-participation).
     """
-    problem = pose(workload, participation, loss, progress, journal)
+    problem = pose(workload, participation, loss, progress, journal, privacy)
+    if isinstance(participation, CyclicPoisson):
+        raise Unsupported(f"{participation!r}: C has as many bands as steps; use bluegrad.optimize.toeplitz or banded")
     fix = f"give 1 to {_MOST} buffers"
     if _checks.integer("buffers", buffers, minimum=1, fix=fix) > _MOST:
         raise _checks.fail("buffers", buffers, f"must be at most {_MOST}", fix)
-    errors = _recursion.errors(workload, POWERS[loss])
+    return problem.solved(lambda posed: _found(posed, buffers))
+
+
+def _found(problem: Problem, buffers: int) -> tuple[Strategy, list[Descent]]:
+    """The best strategy and the descents that led to it."""
+    errors = _recursion.errors(problem.workload, POWERS[problem.loss])
     x, descents = _with_one_more(problem, errors, np.zeros((0, 2)))
     while len(x) < buffers:
         more, found = _with_one_more(problem, errors, x)
@@ -84,7 +96,7 @@ def buffered_toeplitz(
     decays, scales = _decays(x), _scales(problem, x)
     order = np.argsort(-decays)
     best = strategy.buffered_toeplitz(problem.steps, decays[order], scales[order])
-    return problem.record(best, *descents)
+    return best, descents
 
 
 def _with_one_more(problem: Problem, errors: list[_recursion.LogError], x: Array) -> tuple[Array, list[Descent]]:
@@ -146,6 +158,8 @@ def squared_sensitivity(problem: Problem, q: Array, w: Array) -> tuple[float, Ar
     Between participations m and m + 1, s_(m b + r) = sum_i w_i H_(m+1) q_i^(r-1), H_m = sum_(l<m) q_i^(l b); at them,
     s_(m b) = 1 + sum_i w_i q_i^(b-1) H_m.
     """
+    if problem.surrogate is not None:
+        return _surrogate(problem.surrogate, problem.steps, q, w)
     n, b = problem.steps, problem.law.separation
     k = _pattern.participations(problem.law)
     lags = b * np.arange(k)[:, None]  # l b
@@ -171,3 +185,11 @@ def squared_sensitivity(problem: Problem, q: Array, w: Array) -> tuple[float, Ar
     in_q += w * (b - 1) * q ** (b - 2.0) * reach
     in_sums[:-1] += 2.0 * np.outer(starts, w * last)
     return squared, in_q + (in_sums * slopes).sum(axis=0), in_w
+
+
+def _surrogate(surrogate: Surrogate, steps: int, q: Array, w: Array) -> tuple[float, Array, Array]:
+    """The same of the surrogate, from the coefficients c_t = sum_i w_i q_i^(t-1)."""
+    ages = np.arange(steps - 1)[:, None]
+    powers = q**ages  # (steps - 1, buffers)
+    squared, in_c = surrogate.squared(np.concatenate([[1.0], powers @ w]))
+    return squared, w * (in_c[1:] @ (ages * powers)) / q, in_c[1:] @ powers

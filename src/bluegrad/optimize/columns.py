@@ -46,7 +46,7 @@ def banded(
 
     Args:
         workload: A, n steps.
-        participation: SinglePass, FixedEpochs or MinSeparation.
+        participation: SinglePass, FixedEpochs, MinSeparation or CyclicPoisson (bands at most its period).
         bands: number of bands of C, from 1 to the separation (n for one participation); streaming keeps bands - 1
             model copies.
         loss: "rmse" or "max_error"; the latter by power sums of row variances, within n^(1 / 8192) of the optimum.
@@ -68,10 +68,10 @@ def banded(
 
     Source: arXiv 2306.08153, section 4 (banded matrices); arXiv 2405.15913 (their optimisation at scale).
     """
-    problem = pose(workload, participation, loss, progress, journal)
+    problem = pose(workload, participation, loss, progress, journal, amplified=False)
     many = _pattern.participations(problem.law) > 1
-    check_bands(bands, problem.law.separation if many else problem.steps, "separation" if many else "steps")
-    column = toeplitz(workload, participation, bands, loss=loss, journal=journal).coefficients()
+    check_bands(problem, bands, problem.law.separation if many else problem.steps, "separation" if many else "steps")
+    column = toeplitz(workload, problem.law, bands, loss=loss, journal=journal).coefficients()
     assert column is not None
     fits = np.arange(problem.steps)[:, None] + np.arange(bands) < problem.steps
     free = fits.copy()
@@ -86,7 +86,7 @@ def banded(
         tolerance = _TOLERANCE[loss] if power == POWERS[loss][-1] else _EARLY_TOLERANCE
         descents.append(descend(function, x, limit=_LIMIT, tolerance=tolerance, progress=progress))
         x = descents[-1].x
-    return problem.record(strategy.banded(_columns(free, x)[0]), *descents)
+    return problem.solved(lambda _: (strategy.banded(_columns(free, x)[0]), descents))
 
 
 def _columns(free: Mask, x: Array) -> tuple[Array, Array]:

@@ -8,12 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bluegrad import _series, strategy
+from bluegrad._checks import Unsupported
 from bluegrad.optimize import _gram, _pattern
 from bluegrad.optimize._descent import Descent, Function, Progress, descend
 from bluegrad.optimize._journal import Journal
 from bluegrad.optimize._problem import POWERS, Problem, check_bands, pose, row_loss
 from bluegrad.optimize.series import SUBSTITUTED, Log, correlations
-from bluegrad.participation import FixedEpochs, Participation
+from bluegrad.participation import CyclicPoisson, FixedEpochs, Participation
 from bluegrad.strategy import Strategy
 from bluegrad.workload import PrefixSum, Workload
 
@@ -37,6 +38,7 @@ def banded_inverse(
     loss: str = "rmse",
     progress: Progress | None = None,
     journal: Journal | None = None,
+    privacy: tuple[float, float] | None = None,
 ) -> Strategy:
     """The strategy of least loss whose noise mixes the last `bands` raw noise vectors with fixed weights (BandInvMF).
 
@@ -48,11 +50,13 @@ def banded_inverse(
 
     Args:
         workload: A, n steps.
-        participation: SinglePass, FixedEpochs or MinSeparation.
+        participation: SinglePass, FixedEpochs, MinSeparation or BallsInBins.
         bands: number of bands of N, from 1 to n.
         loss: "rmse" or "max_error".
         progress: called as progress(iteration, value) at every iteration.
         journal: keeps every evaluation in a file, so that an interrupted search continues where it was.
+        privacy: (epsilon, delta), needed under BallsInBins: the loss times the noise multiplier there is minimised
+            among strategies without negative entries.
 
     Returns:
         `bluegrad.banded_inverse_toeplitz(noise_coefficients, n)`, the first coefficient 1, and the record of the search
@@ -71,8 +75,15 @@ def banded_inverse(
 
     Source: arXiv 2505.12128, section 5 (BandInvMF).
     """
-    problem = pose(workload, participation, loss, progress, journal)
-    check_bands(bands, problem.steps, "steps")
+    problem = pose(workload, participation, loss, progress, journal, privacy)
+    if isinstance(participation, CyclicPoisson):
+        raise Unsupported(f"{participation!r}: C has as many bands as steps; use bluegrad.optimize.toeplitz or banded")
+    check_bands(problem, bands, problem.steps, "steps")
+    return problem.solved(lambda posed: _found(posed, bands))
+
+
+def _found(problem: Problem, bands: int) -> tuple[Strategy, list[Descent]]:
+    """The best strategy and the descents that led to it."""
     noise, descents = np.ones(1), [descend(lambda x: (0.0, x), np.zeros(0))]
     # more bands start from the best of fewer, so they are never worse
     for size in _ladder(bands):
@@ -80,7 +91,7 @@ def banded_inverse(
         if size == bands:
             starts.append(_inverse_root(problem, size))
         noise, descents = _best(problem, size, starts)
-    return problem.record(strategy.banded_inverse_toeplitz(noise, problem.steps), *descents)
+    return strategy.banded_inverse_toeplitz(noise, problem.steps), descents
 
 
 def _ladder(bands: int) -> list[int]:
@@ -156,12 +167,15 @@ def _log_sensitivity(problem: Problem, noise: Array, rounded: float) -> tuple[fl
 def _squared_sensitivity(problem: Problem, c: Array, rounded: float) -> tuple[float, Array]:
     """Squared sensitivity (a bound where |C| isn't C, or not monotone), and its gradient in c."""
     law = problem.law
-    if _pattern.participations(law) == 1:
+    if problem.surrogate is None and _pattern.participations(law) == 1:
         return float(c @ c), 2.0 * c
-    if isinstance(law, FixedEpochs) and law.epochs <= _GRAM_TIMES and (c < 0.0).any():
+    if problem.surrogate is None and isinstance(law, FixedEpochs) and law.epochs <= _GRAM_TIMES and (c < 0.0).any():
         return _pattern.absolute_gram(c, law, rounded)
     root = np.sqrt(c * c + rounded * rounded)
     size, slope = root - rounded, np.divide(c, root, out=np.zeros_like(c), where=root > 0.0)
+    if problem.surrogate is not None:
+        squared, gradient = problem.surrogate.squared(size)
+        return squared, gradient * slope
     if isinstance(law, FixedEpochs):
         total = _pattern.repeated(size, law)
         return float(total @ total), 2.0 * slope * _pattern.repeated_transpose(total, law)

@@ -39,6 +39,7 @@ def toeplitz(
     loss: str = "rmse",
     progress: Progress | None = None,
     journal: Journal | None = None,
+    privacy: tuple[float, float] | None = None,
 ) -> Strategy:
     """The banded Toeplitz strategy of least loss.
 
@@ -49,17 +50,20 @@ def toeplitz(
 
     Args:
         workload: A, n steps. Rates that change take O(bands) times as long.
-        participation: SinglePass, FixedEpochs or MinSeparation.
+        participation: SinglePass, FixedEpochs, MinSeparation, CyclicPoisson (bands at most its period) or BallsInBins.
         bands: number of bands of C, from 1 to n; streaming keeps bands - 1 model copies.
         loss: "rmse" or "max_error".
         progress: called as progress(iteration, value) at every iteration.
         journal: keeps every evaluation in a file, so that an interrupted search continues where it was.
+        privacy: (epsilon, delta), needed under BallsInBins: the loss times the noise multiplier there is minimised,
+            over non-negative coefficients.
 
     Returns:
         `bluegrad.toeplitz(coefficients, n)` with c_0 = 1, and the record of the search as its `optimization`.
 
     Raises:
-        ValueError: unknown loss, bands outside 1 .. n, or different numbers of steps.
+        ValueError: unknown loss, bands outside 1 .. n, different numbers of steps, or no privacy target where it is
+            needed.
         Unsupported: another participation.
 
     Example:
@@ -70,20 +74,29 @@ def toeplitz(
 
     Source: arXiv 2306.08153, section 4 (banded Toeplitz); arXiv 2405.13763, theorem 2 (sensitivity).
     """
-    problem = pose(workload, participation, loss, progress, journal)
-    check_bands(bands, problem.steps, "steps")
+    problem = pose(workload, participation, loss, progress, journal, privacy)
+    check_bands(problem, bands, problem.steps, "steps")
+    return problem.solved(lambda posed: _found(posed, bands))
+
+
+def _found(problem: Problem, bands: int) -> tuple[Strategy, list[Descent]]:
+    """The best strategy and the descents that led to it."""
+    if problem.surrogate is not None:
+        start = np.maximum(_start(problem, bands), _FLOOR)
+        c, descents = _stages(problem, start, _non_negative)
+        return strategy.toeplitz(c, problem.steps), descents
     free = problem.law.separation if _pattern.participations(problem.law) > 1 else problem.steps
     c, descents = _stages(problem, _start(problem, min(bands, free)), _any_sign)
     best = strategy.toeplitz(c, problem.steps)
     if bands > free:
         start = np.maximum(_start(problem, bands), _FLOOR)
-        bounded = _non_negative if isinstance(participation, FixedEpochs) else _non_increasing
+        bounded = _non_negative if isinstance(problem.law, FixedEpochs) else _non_increasing
         c, more = _stages(problem, start, bounded)
         wide = strategy.toeplitz(c, problem.steps)
         descents = [*descents, *more]
         if problem.value(wide) < problem.value(best):
             best = wide
-    return problem.record(best, *descents)
+    return best, descents
 
 
 def _start(problem: Problem, bands: int) -> Array:
@@ -152,6 +165,9 @@ def _non_increasing(problem: Problem, log_error: Log) -> Variables:
 
 def _first_pattern(problem: Problem, log_error: Log, c: Array) -> tuple[float, Array]:
     error, gradient = log_error(c)
+    if problem.surrogate is not None:
+        squared, in_c = problem.surrogate.squared(c)
+        return error + float(np.log(squared)), gradient + in_c / squared
     total = _pattern.repeated(c, problem.law)
     squared = float(total @ total)
     back = _pattern.repeated_transpose(total, problem.law)[: len(c)]
