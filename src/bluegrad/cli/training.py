@@ -31,6 +31,7 @@ from bluegrad.cli._common import (
     Physical,
     Rate,
     TestData,
+    read_parameter,
     user_errors,
 )
 from bluegrad.tasks.settings import Settings
@@ -70,7 +71,7 @@ def train(
     with user_errors():
         settings = Settings(
             mechanism=mechanism,
-            parameter=_parameter(parameter),
+            parameter=read_parameter(parameter),
             epsilon=epsilon,
             delta=delta,
             epochs=epochs,
@@ -239,15 +240,6 @@ def _finish_step_on_interrupt(run: Any, console: Console, folder: Path) -> Itera
         raise typer.Exit(INTERRUPTED) from None
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _parameter(text: str) -> float | None:
-    if text == "auto":
-        return None
-    try:
-        return float(text)
-    except ValueError:
-        raise _checks.fail("parameter", text, "must be a number or 'auto'", "e.g. --parameter 0.9") from None
 
 
 def _rates(text: str, names: list[str]) -> dict[str, float]:
