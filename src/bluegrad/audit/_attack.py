@@ -40,7 +40,8 @@ def log_likelihood_ratio(law: Participation, effects: Array, canary: Canary) -> 
 @log_likelihood_ratio.register
 def _(law: Separated, effects: Array, canary: Canary) -> Score:
     assert canary.pattern is not None
-    return lambda white: _gaussian(effects @ (canary.signs * canary.pattern), white)
+    shift = effects @ (canary.signs * canary.pattern)
+    return lambda white: _gaussian(shift, white)
 
 
 @log_likelihood_ratio.register

@@ -24,7 +24,7 @@ _PILOT = 2000
 # Share of the claim from which an audit that found nothing wrong says something.
 STRONG = 0.5
 # Relative accuracy of the noise multiplier that fits a measured point.
-_FIT = 3e-3
+_FIT = 1e-2
 # Largest change of the noise multiplier, in logarithms, that is tried for it.
 _FARTHEST = 3.0
 
@@ -80,7 +80,7 @@ class Audit:
 
     @property
     def verdict(self) -> str:
-        """"refuted", "upheld", or "weak": nothing was found, by an audit that couldn't have found much."""
+        """ "refuted", "upheld", or "weak": nothing was found, by an audit that couldn't have found much."""
         if self.reasons:
             return "refuted"
         return "upheld" if self.strength >= STRONG else "weak"
@@ -103,10 +103,10 @@ def examine(
 ) -> Audit:
     """Attack what a claim describes, and report what the attack proves beside what is claimed.
 
-    A canary of the worst pattern and signs joins a run, or doesn't; the attacker sees all releases and takes the
-    likelihood ratio, under the law that batches are drawn by and the size of noise that he measures. Three things can refute the claim: a lower bound on epsilon at delta, a lower
-    bound on delta where it is large (at a fiftieth of the claimed epsilon: the sharper of the two), and a test of
-    the released noise against its claimed law, each with a third of 1 - confidence.
+    A canary of the worst pattern and signs joins a run, or doesn't. The attacker sees all releases, knows the law that
+    batches are drawn by, measures the size of the noise and takes the likelihood ratio. Three things can refute the
+    claim, each with a third of 1 - confidence: a lower bound on epsilon at delta; one on delta where it is large, at a
+    fiftieth of the claimed epsilon (the sharper of the two); and a test of the released noise against its claimed law.
 
     Args:
         claim: the mechanism whose guarantee is claimed.
@@ -141,9 +141,7 @@ def examine(
     """
     subject = Replay(claim) if subject is None else subject
     _checks.delta(delta)
-    failure = 1.0 - _checks.real(
-        "confidence", confidence, low=0.5, high=1.0, high_open=True, fix="give a probability such as 0.999"
-    )
+    failure = 1.0 - _checks.confidence(confidence)
     check_steps(claim.participation, subject.sampling)
     claimed = float(accounting.epsilon(claim, delta=delta)) if epsilon is None else _checks.epsilon(epsilon)
     if claimed == 0.0:
@@ -210,7 +208,7 @@ def _collect(
 
 
 def _fitted(claim: Mechanism, point: float, measured: float, delta: float) -> float:
-    """Epsilon at delta of the claimed mechanism with the most noise whose curve still passes above what was measured."""
+    """Epsilon at delta of the claimed mechanism with as much noise as what was measured allows."""
     if measured <= 0.0:
         return 0.0
 

@@ -25,7 +25,9 @@ def audit(
     delta: Delta = 1e-5,
     steps: Annotated[int, typer.Option(help="Training steps.")] = 24,
     epochs: Annotated[int, typer.Option(help="Passes over the data; must divide the steps.")] = 4,
-    period: Annotated[int | None, typer.Option(help="Groups of cyclic Poisson sampling; half an epoch's steps.")] = None,
+    period: Annotated[
+        int | None, typer.Option(help="Groups of cyclic Poisson sampling; half an epoch's steps.")
+    ] = None,
     repetitions: Annotated[int | None, typer.Option(help="Runs with the canary, and as many without.")] = None,
     confidence: Annotated[float, typer.Option(help="Probability that no true claim is refuted.")] = 0.999,
     plot: Annotated[Path, typer.Option(help="PNG file for claimed against measured.")] = Path("audit.png"),

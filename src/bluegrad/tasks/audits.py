@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from bluegrad import _checks, accounting
 from bluegrad._checks import Unsupported
@@ -118,6 +119,7 @@ def audit_all(
     """
     names = list(FAMILIES) if name == ALL else [check_name(name)]
     _checks.choice("level", level, LEVELS)
+    _checks.confidence(confidence)
     if name == ALL and parameter is not None:
         raise _checks.fail("parameter", parameter, "means something else for each of all mechanisms", "name one")
     claims, left_out = {}, {}
@@ -132,11 +134,15 @@ def audit_all(
     share = 1.0 - (1.0 - confidence) / len(claims)
     audits = []
     for one, claim in claims.items():
-        subject = Replay(claim) if level == "replay" else Training(claim)
-        audits.append(
-            examine(
-                claim, delta=delta, epsilon=epsilon, subject=subject, name=one, repetitions=repetitions,
-                confidence=share, progress=lambda done, total, one=one: progress(one, done, total),
-            )  # fmt: skip
+        found = examine(
+            claim,
+            delta=delta,
+            epsilon=epsilon,
+            subject=Replay(claim) if level == "replay" else Training(claim),
+            name=one,
+            repetitions=repetitions,
+            confidence=share,
+            progress=partial(progress, one),
         )
+        audits.append(found)
     return Audits(audits, left_out)
