@@ -6,7 +6,9 @@ Each audit refutes a true claim with probability 1e-9 at most; there are some si
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -269,3 +271,11 @@ def test_progress_is_told():
     mechanism = claim(bg.identity(4), bg.FixedEpochs(4, 2))
     examine(mechanism, repetitions=5000, progress=lambda done, total: told.append((done, total)))
     assert told[-1] == (5000, 5000)
+
+
+def test_the_documented_example_runs(capsys):
+    text = (Path(__file__).parents[2] / "docs" / "audit.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    exec(code, {})
+    first, second, third = (line.split() for line in capsys.readouterr().out.splitlines())
+    assert first[0] == "upheld" and second[0] == "refuted" and third[0] in ("upheld", "weak")
