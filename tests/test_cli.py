@@ -14,11 +14,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
+import bluegrad
 from bluegrad.cli import app
+from bluegrad.noise import kernel
 from bluegrad.tasks.mechanisms import FAMILIES
 
 RUNNER = CliRunner()
@@ -82,7 +85,8 @@ def test_train_leaves_a_whole_run_folder(images, tmp_path, mechanism):
     for word in ("test accuracy", "epsilon", "delta", "noise multiplier", "sampling law", "steps", "time"):
         assert word in done.output
     assert sorted(p.name for p in out.iterdir()) == [
-        "curves.png", "ledger.json", "metrics.csv", "model.safetensors", "settings.json",
+        "curves.png", "ledger.json", "mechanism.json", "metrics.csv", "model.safetensors", "settings.json",
+        "strategy.npz",
     ]  # fmt: skip
     ledger = json.loads((out / "ledger.json").read_text())
     assert ledger["steps_taken"] == ledger["steps_planned"] == 8  # 96 training images in batches of 24, twice
@@ -292,15 +296,15 @@ def test_audit_of_training_and_of_drawn_batches(tmp_path):
     "options, message",
     [
         (["--mechanism", "magic"], "mechanism='magic'"),
-        (["--sampling", "dice"], "sampling='dice': is not known; choose one of fixed, poisson"),
+        (["--sampling", "dice"], "sampling='dice': is not known; choose one of fixed, balls-in-bins"),
         (["--level", "deep"], "level='deep'"),
         (["--steps", 9], "epochs=2: must divide steps=9"),
         (["--repetitions", 50], "repetitions=50: too few"),
         (["--confidence", 1.5], "confidence=1.5"),
         (["--parameter", 0.5], "parameter=0.5: means something else for each"),
         (["--parameter", "x", "--mechanism", "dp-sgd"], "parameter='x'"),
-        (["--period", 2], "period=2: fixed sampling has none"),
-        (["--sampling", "cyclic-poisson", "--period", 5], "period=5: is more than the 4 steps an epoch"),
+        (["--period", 2], "period=2: sampling 'fixed' has none"),
+        (["--sampling", "cyclic-poisson", "--period", 5], "period=5: is more than the 4 batches of an epoch"),
         (["--mechanism", "lambda-cgd", "--sampling", "poisson"], "lambda_cgd(steps=8"),
         (["--mechanism", "none.npz"], "none.npz"),
     ],
@@ -309,3 +313,69 @@ def test_audit_refuses_bad_options(tmp_path, options, message):
     done = invoke(*audit_options(tmp_path, *options))
     assert done.exit_code == 2 and message in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_doctor_reports_the_installation():
+    done = invoke("doctor")
+    assert done.exit_code == 0
+    rows = dict(line.split() for line in done.output.splitlines() if line.startswith(("bluegrad", "torch")))
+    assert rows["bluegrad"] == bluegrad.__version__ and rows["torch"] == torch.__version__
+    kind = kernel.choose(None).name
+    assert (f"native ({kind})" if kind != "fallback" else "fallback (NumPy)") in done.output
+    assert "a second" in done.output and "kernels agree" in done.output and "gpu" in done.output
+
+
+def test_doctor_finds_a_kernel_with_other_bits(monkeypatch):
+    class Other(type(kernel.choose("fallback"))):
+        def accumulate(self, out, factors, *rest):
+            super().accumulate(out, np.nextafter(factors, np.float32(9)), *rest)
+
+    monkeypatch.setitem(kernel.backends(), "other", Other())
+    done = invoke("doctor")
+    assert done.exit_code == 1 and "no: other" in done.output
+
+
+def test_plan_shows_noise_with_and_without_amplification(tmp_path):
+    options = ["--steps", 20, "--epochs", 4, "--epsilon", 2, "--plot", tmp_path / "plan.png"]
+    done = invoke("plan", *options, "--sampling", "balls-in-bins")
+    assert done.exit_code == 0, done.output
+    lines = [line.replace(" *", "").split() for line in done.output.splitlines()]
+    rows = {line[0]: line for line in lines if line and line[0] in FAMILIES}
+    assert {"dp-sgd", "lambda-cgd"} <= set(rows)
+    for row in rows.values():
+        assert 0.0 < float(row[-4]) < float(row[-3]), row  # noise, noise without amplification
+    assert "balls in bins (amplified)" in done.output
+    wrong = invoke("plan", *options, "--sampling", "uniform")
+    assert wrong.exit_code == 2 and "sampling='uniform'" in wrong.output
+
+
+def test_compare_takes_a_sampling_for_each_mechanism(images, tmp_path):
+    options = ["--data", images, "--epochs", 2, "--batch-size", 24, "--epsilon", 5, "--out", tmp_path / "c"]
+    done = invoke(
+        "compare", *options, "--mechanisms", "dp-sgd,dp-sgd,lambda-cgd", "--sampling", "fixed,poisson,balls-in-bins"
+    )
+    assert done.exit_code == 0, done.output
+    for label in ("dp-sgd, fixed", "dp-sgd, poisson", "lambda-cgd, balls-in-bins"):
+        assert label in done.output
+    folders = {path.name for path in (tmp_path / "c").iterdir() if path.is_dir()}
+    assert folders == {"dp-sgd-fixed-seed0", "dp-sgd-poisson-seed0", "lambda-cgd-balls-in-bins-seed0"}
+    noise = {
+        name: json.loads((tmp_path / "c" / name / "mechanism.json").read_text())["noise_multiplier"] for name in folders
+    }
+    assert noise["lambda-cgd-balls-in-bins-seed0"] < noise["dp-sgd-fixed-seed0"]
+    for wrong in (["--sampling", "fixed,poisson"], ["--sampling", "uniform"], ["--lr", "1,2"], ["--lr", "x"]):
+        refused = invoke("compare", *options, "--mechanisms", "dp-sgd,lambda-cgd,nu-dp-ftrl", *wrong)
+        assert refused.exit_code == 2 and wrong[0][2:] in refused.output
+    same_twice = invoke("compare", *options, "--mechanisms", "dp-sgd,dp-sgd")
+    assert same_twice.exit_code == 2 and "distinct" in same_twice.output
+
+
+def test_optimize_finds_the_least_noise_under_balls_in_bins(tmp_path):
+    options = ["--steps", 20, "--epochs", 4, "--epsilon", 2]
+    for sampling in ("fixed", "balls-in-bins"):
+        done = invoke("optimize", "buffered", *options, "--size", 1, "--sampling", sampling, "--out",
+                      tmp_path / f"{sampling}.npz")  # fmt: skip
+        assert done.exit_code == 0, done.output
+        assert ("x noise multiplier" in done.output) == (sampling != "fixed")
+    refused = invoke("optimize", "banded", *options, "--sampling", "balls-in-bins", "--out", tmp_path / "b.npz")
+    assert refused.exit_code == 2 and "BallsInBins" in refused.output

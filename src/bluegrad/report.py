@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from bluegrad.audit import Audit
     from bluegrad.tasks.loop import Result
 
-_LAWS = {
+LAWS = {
     "fixed-epochs": "same batches every epoch, no amplification",
     "balls-in-bins": "balls in bins (amplified)",
     "cyclic-poisson": "cyclic Poisson (amplified)",
@@ -29,7 +29,7 @@ _LAWS = {
 def law_text(participation: Participation) -> str:
     """The sampling law in words."""
     law = participation.describe()["law"]
-    return _LAWS.get(law, law)
+    return LAWS.get(law, law)
 
 
 def result_table(result: Result) -> Table:
@@ -106,6 +106,44 @@ def plan_table(plan: Plan, *, epsilon: float, delta: float) -> Table:
     return table
 
 
+def amplified_table(plan: Plan, plain: Plan, *, epsilon: float, delta: float) -> Table:
+    """Table of a plan under a sampling law, least noise first, beside what the mechanisms cost without amplification.
+
+    Args:
+        plan: under the law.
+        plain: of the same horizon, with the same batches every epoch.
+        epsilon: privacy budget of both.
+        delta: of both.
+    """
+    law = plan.rows[0].mechanism.participation
+    unamplified = {row.name: row for row in plain.rows}
+    multiplier = plain.rows[0].mechanism.noise_multiplier
+    table = _ranking(
+        title=f"{law.steps:,} steps, epsilon {epsilon:g}, delta {delta:g}: {law_text(law)}",
+        caption="mult.: noise multiplier. noise = RMSE of the prefix sum x mult., in units of the clip norm: what "
+        f"ranks mechanisms. fixed: noise with the same batches every epoch, at multiplier {multiplier:.5g}, with the "
+        "parameter that is best there. memory: model copies beyond DP-SGD. step: normals drawn + vectors added a "
+        "parameter. * on the frontier of noise against memory.",
+        words=("mechanism", "parameter"),
+        numbers=("mult.", "RMSE", "noise", "fixed", "mem-\nory", "step"),
+    )
+    frontier = {row.name for row in plan.frontier}
+    for row in plan.rows:
+        draws, sums = row.mechanism.strategy.cost
+        beside = unamplified.get(row.name)
+        table.add_row(
+            f"{row.name}{' *' if row.name in frontier else ''}",
+            row.parameter,
+            f"{row.mechanism.noise_multiplier:.4g}",
+            f"{row.rmse:.4g}",
+            f"{row.noise:.5g}",
+            "" if beside is None else f"{beside.noise:.5g}",
+            f"{row.memory}",
+            f"{draws}+{sums}" if sums else f"{draws}",
+        )
+    return table
+
+
 def search_table(strategy: Strategy, participation: Participation) -> Table:
     """What a search found."""
     record = strategy.optimization
@@ -114,6 +152,7 @@ def search_table(strategy: Strategy, participation: Participation) -> Table:
     rows = {
         "strategy": repr(strategy)[:200],
         record.loss: f"{record.value:.8g} (prefix sum or the given SGD, noise multiplier 1)",
+        **({} if record.noise is None else {"noise": f"about {record.noise:.6g}: {record.loss} x noise multiplier"}),
         "certified bound": "none for this family"
         if record.gap is None
         else f"gap {record.gap:.1e} in the squared loss",
@@ -127,6 +166,10 @@ def search_table(strategy: Strategy, participation: Participation) -> Table:
     return table
 
 
+def _laws(results: dict[str, list[Result]]) -> set[str]:
+    return {law_text(run.mechanism.participation) for runs in results.values() for run in runs}
+
+
 def comparison_table(results: dict[str, list[Result]]) -> Table:
     """Mechanisms side by side, the best mean accuracy first."""
     first = next(iter(results.values()))[0]
@@ -134,7 +177,7 @@ def comparison_table(results: dict[str, list[Result]]) -> Table:
     table = _ranking(
         title=f"Test accuracy at epsilon {first.settings.epsilon:g}, delta {first.settings.delta:g}, "
         f"{first.mechanism.steps} steps, {seeds} seed{'s' if seeds > 1 else ''}",
-        caption=f"Mean over seeds +- standard deviation; {law_text(first.mechanism.participation)}.",
+        caption="Mean over seeds +- standard deviation. Batches: " + "; ".join(sorted(_laws(results))) + ".",
         words=("mechanism",),
         numbers=("accuracy", "+-", "lr", "epsilon", "noise\nmult.", "time\na run"),
     )
@@ -152,13 +195,13 @@ def comparison_table(results: dict[str, list[Result]]) -> Table:
     return table
 
 
-def audit_table(audits: Sequence[Audit], participation: Participation, *, confidence: float) -> Table:
+def audit_table(audits: Sequence[Audit], *, steps: int, confidence: float) -> Table:
     """Claims beside what an attack on them proves."""
     first = audits[0]
     table = _ranking(
         title=f"Audit by {first.level}: epsilon {first.claimed:g} claimed at delta {first.delta:g}, "
-        f"{participation.steps} steps, confidence {confidence:g}, {first.repetitions:,} runs each with and without the "
-        f"canary: {law_text(participation)}",
+        f"{steps} steps, confidence {confidence:g}, {first.repetitions:,} runs each with and without the "
+        f"canary: {LAWS[first.law]}",
         caption="Lower bounds on epsilon, proved for any mechanism, and fitted: if only the size of the noise may "
         f"differ from the claim. delta at epsilon {first.point:.3g}: claimed, and proved for any mechanism. noise: "
         "p-value of its claimed law. A claim is refuted where what is proved exceeds it, or by the noise.",

@@ -107,7 +107,7 @@ def test_a_device_adds_the_same_numbers(name):
 def test_a_stream_drops_noise_that_no_later_row_needs():
     strategy = bg.stamped(bg.square_root(bg.PrefixSum(20)), 50)
     ours = stream(strategy)
-    assert max(rows.shape[0] for rows in ours._source._drawn) == 20
+    assert max(rows.shape[0] for rows in ours._source._rows) == 20
     for _ in range(strategy.steps):
         ours.next()
 

@@ -51,6 +51,7 @@ def _composed(law: PoissonGaussian) -> pld.PrivacyLossDistribution:
     return _one_step(law.noise_multiplier, law.rate).self_compose(law.steps)
 
 
+@lru_cache(maxsize=64)
 def calibrate(epsilon: float, delta: float, rate: float, steps: int) -> float:
     """Noise multiplier whose epsilon bound meets the target, within TOLERANCE of the smallest such.
 

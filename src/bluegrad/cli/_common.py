@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from bluegrad import _checks
+from bluegrad.tasks.laws import SAMPLINGS
 from bluegrad.tasks.mechanisms import FAMILIES
 
 REFUTED, USER_ERROR, INTERRUPTED = 1, 2, 130
@@ -24,6 +25,14 @@ BatchSize = Annotated[int, typer.Option(help="Mean number of examples a step.")]
 Rate = Annotated[float, typer.Option("--lr", help="Learning rate.")]
 Momentum = Annotated[float, typer.Option(help="Momentum of SGD.")]
 Clip = Annotated[float, typer.Option(help="Norm that one example's gradient is clipped to.")]
+Draw = Annotated[
+    str,
+    typer.Option(
+        "--sampling",
+        help=f"How batches are drawn: {', '.join(SAMPLINGS)}. All but fixed amplify privacy; correlated noise has "
+        "balls-in-bins, and cyclic-poisson for mechanisms with few bands.",
+    ),
+]
 Data = Annotated[
     str | None,
     typer.Option(

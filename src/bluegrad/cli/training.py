@@ -22,6 +22,7 @@ from bluegrad.cli._common import (
     Clip,
     Data,
     Delta,
+    Draw,
     Epochs,
     Epsilon,
     Mechanism,
@@ -50,7 +51,10 @@ def train(
     momentum: Momentum = Settings.momentum,
     clip: Clip = Settings.clip,
     seed: Annotated[int, typer.Option(help="Initial weights and data order; never the noise.")] = 0,
-    sampling: Annotated[str, typer.Option(help="fixed, or poisson (dp-sgd only).")] = Settings.sampling,
+    sampling: Draw = Settings.sampling,
+    period: Annotated[
+        int | None, typer.Option(help="Groups of cyclic-poisson; by default those of least noise.")
+    ] = None,
     grad_sample_mode: Mode = Settings.grad_sample_mode,
     physical_batch_size: Physical = Settings.physical_batch_size,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out, with its options.")] = False,
@@ -81,6 +85,7 @@ def train(
             clip=clip,
             seed=seed,
             sampling=sampling,
+            period=period,
             grad_sample_mode=grad_sample_mode,
             physical_batch_size=physical_batch_size,
             data=data,
@@ -104,6 +109,9 @@ def compare(
     delta: Delta = Settings.delta,
     epochs: Epochs = Settings.epochs,
     batch_size: BatchSize = Settings.batch_size,
+    sampling: Annotated[
+        str, typer.Option(help="How batches are drawn (see train), or one for each mechanism, comma-separated.")
+    ] = "fixed",
     lr: Annotated[str, typer.Option(help="Learning rate, or one for each mechanism, comma-separated.")] = "1.0",
     momentum: Momentum = Settings.momentum,
     clip: Clip = Settings.clip,
@@ -114,11 +122,8 @@ def compare(
 ) -> None:
     """Train several mechanisms at equal epsilon, and print and plot them side by side."""
     with user_errors():
-        names = [name.strip() for name in mechanisms.split(",") if name.strip()]
-        if not names or len(set(names)) < len(names):
-            raise _checks.fail("mechanisms", mechanisms, "must be distinct names", "e.g. dp-sgd,lambda-cgd")
+        entrants = _entrants(mechanisms, sampling, lr)
         _checks.integer("seeds", seeds, minimum=1, fix="give the number of runs a mechanism")
-        rates = _rates(lr, names)
         base = Settings(
             epsilon=epsilon,
             delta=delta,
@@ -132,20 +137,22 @@ def compare(
             test_data=test_data,
         )
         every = [
-            (name, replace(base, mechanism=name, lr=rates[name], seed=seed)) for seed in range(seeds) for name in names
+            (label, replace(base, mechanism=name, sampling=drawn, lr=rate, seed=seed))
+            for seed in range(seeds)
+            for label, name, drawn, rate in entrants
         ]
         folder, console = _folder(out, resume), Console()
-        results: dict[str, list[Any]] = {name: [] for name in names}
+        results: dict[str, list[Any]] = {label: [] for label, *_ in entrants}
         images = None
         for name, settings in every:
             images = images or _images(settings, console)
             results[name].append(
-                _train(settings, folder / f"{name}-seed{settings.seed}", resume, console, images, label=name)
+                _train(settings, folder / f"{_stem(name)}-seed{settings.seed}", resume, console, images, label=name)
             )
         plots: Any = importlib.import_module("bluegrad.plots")
         plots.comparison(
             folder / "comparison.png",
-            title=f"epsilon {epsilon:g}, delta {delta:g}, no amplification, {seeds} seed{'s' if seeds > 1 else ''}",
+            title=f"epsilon {epsilon:g}, delta {delta:g}, sampling {sampling}, {seeds} seed{'s' if seeds > 1 else ''}",
             curves={
                 name: [[m["test_accuracy"] for m in run.metrics] for run in runs] for name, runs in results.items()
             },
@@ -187,10 +194,11 @@ def _train(
     """One run with its bar; Ctrl-C finishes the step, saves and leaves."""
     loop: Any = importlib.import_module("bluegrad.tasks.loop")
     train_images, test_images = images or _images(settings, console)
-    run = loop.Run(
-        settings, train_images, test_images, folder, resume=resume, key=key, checkpoint_seconds=checkpoint_seconds,
-        noise_history=noise_history,
-    )  # fmt: skip
+    with console.status(f"{label}: finding the mechanism and its noise"):
+        run = loop.Run(
+            settings, train_images, test_images, folder, resume=resume, key=key,
+            checkpoint_seconds=checkpoint_seconds, noise_history=noise_history,
+        )  # fmt: skip
     with _bar(console) as bar:
         task = bar.add_task(label, total=run.steps, completed=run.steps_done, note="")
 
@@ -242,13 +250,32 @@ def _finish_step_on_interrupt(run: Any, console: Console, folder: Path) -> Itera
         signal.signal(signal.SIGINT, before)
 
 
-def _rates(text: str, names: list[str]) -> dict[str, float]:
-    """One learning rate for all mechanisms, or one each."""
-    parts = text.split(",")
+def _entrants(mechanisms: str, sampling: str, lr: str) -> list[tuple[str, str, str, float]]:
+    """Label, mechanism, sampling and learning rate of everything that is compared."""
+    names = [name.strip() for name in mechanisms.split(",") if name.strip()]
+    if not names:
+        raise _checks.fail("mechanisms", mechanisms, "must be names", "e.g. dp-sgd,lambda-cgd")
+    drawn = _each("sampling", sampling, len(names))
     try:
-        rates = [float(part) for part in parts]
-    except ValueError:
-        raise _checks.fail("lr", text, "must be numbers", "e.g. --lr 0.5 or --lr 0.5,1") from None
-    if len(rates) not in (1, len(names)):
-        raise _checks.fail("lr", text, f"has {len(rates)} rates for {len(names)} mechanisms", "give one, or one each")
-    return dict(zip(names, rates * len(names) if len(rates) == 1 else rates))
+        rates = [float(rate) for rate in _each("lr", lr, len(names))]
+    except ValueError as error:
+        if "mechanisms" in str(error):
+            raise
+        raise _checks.fail("lr", lr, "must be numbers", "e.g. --lr 0.5 or --lr 0.5,1") from None
+    labels = names if len(set(drawn)) == 1 else [f"{name}, {how}" for name, how in zip(names, drawn)]
+    if len(set(labels)) < len(labels):
+        raise _checks.fail("mechanisms", mechanisms, "must be distinct names", "or sampled differently")
+    return list(zip(labels, names, drawn, rates))
+
+
+def _each(option: str, text: str, count: int) -> list[str]:
+    """One value for all mechanisms, or one each."""
+    parts = [part.strip() for part in text.split(",")]
+    if len(parts) not in (1, count):
+        raise _checks.fail(option, text, f"has {len(parts)} values for {count} mechanisms", "give one, or one each")
+    return parts * count if len(parts) == 1 else parts
+
+
+def _stem(label: str) -> str:
+    """A label as part of a folder's name."""
+    return label.replace(", ", "-").replace("/", "-")

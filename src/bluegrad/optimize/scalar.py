@@ -13,7 +13,7 @@ from bluegrad import _checks, strategy
 from bluegrad.optimize._amplified import Privacy, check_privacy
 from bluegrad.optimize._problem import LOSSES
 from bluegrad.optimize._record import Optimization, attach
-from bluegrad.participation import Participation
+from bluegrad.participation import BallsInBins, Participation
 from bluegrad.strategy import Strategy
 from bluegrad.workload import Workload
 
@@ -136,7 +136,7 @@ def _best(member: Callable[[float], Strategy], noise: _Noise) -> Strategy:
     best = int(np.argmin(scores))
     low, high = grid[max(best - 1, 0)], grid[min(best + 1, _GRID - 1)]
     # an estimated multiplier is no smoother than its samples
-    near = 1e-7 if noise.privacy is None else _NEAR
+    near = _NEAR if isinstance(noise.participation, BallsInBins) else 1e-7
     inside = minimize_scalar(objective, bounds=(low, high), method="bounded", options={"xatol": near})
     better = bool(inside.fun < scores[best])
     found = member(float(np.exp(inside.x if better else grid[best])))

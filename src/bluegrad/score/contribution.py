@@ -173,7 +173,7 @@ def _(participation: Poisson, strategy: Strategy) -> Sensitivity:
     if c is None or len(c) > 1:
         raise Unsupported(
             f"{strategy!r} under {participation!r}: amplification by Poisson sampling is proved for independent "
-            "noise only; use bluegrad.identity(steps), or FixedEpochs for correlated noise"
+            "noise only; use bluegrad.identity(steps), or BallsInBins or FixedEpochs for correlated noise"
         )
     return Sensitivity(abs(float(c[0])), True, "one step of independent noise; steps are composed")
 

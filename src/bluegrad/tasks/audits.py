@@ -9,15 +9,11 @@ from functools import partial
 from bluegrad import _checks, accounting
 from bluegrad._checks import Unsupported
 from bluegrad.audit import Audit, Replay, Training, examine
-from bluegrad.mechanism import Mechanism
-from bluegrad.participation import BallsInBins, CyclicPoisson, FixedEpochs, Participation, Poisson
-from bluegrad.tasks.mechanisms import FAMILIES, build_strategy, check_name
+from bluegrad.tasks.laws import Sampling
+from bluegrad.tasks.mechanisms import FAMILIES, build_strategy, check_name, choose_law
 
-SAMPLINGS = ("fixed", "poisson", "balls-in-bins", "cyclic-poisson")
 LEVELS = ("replay", "training")
 ALL = "all"
-# Bands of a mechanism that has the choice.
-_BANDS = 16
 
 
 @dataclass(frozen=True)
@@ -33,64 +29,9 @@ class Audits:
         return any(audit.verdict == "refuted" for audit in self.audits)
 
 
-def make_law(sampling: str, steps: int, epochs: int, period: int | None = None) -> Participation:
-    """The participation of a name.
-
-    Args:
-        sampling: one of SAMPLINGS.
-        steps: training steps.
-        epochs: passes over the data, in expectation under Poisson laws.
-        period: groups of cyclic Poisson sampling; by default half as many as steps an epoch.
-
-    Raises:
-        ValueError: unknown name, steps, epochs or period out of range, or a period for a law that has none.
-    """
-    _checks.choice("sampling", sampling, SAMPLINGS)
-    fixed = FixedEpochs(steps, epochs)
-    if period is not None and sampling != "cyclic-poisson":
-        raise _checks.fail("period", period, f"{sampling} sampling has none", "leave it out")
-    if sampling == "cyclic-poisson":
-        groups = max(1, fixed.separation // 2) if period is None else period
-        _checks.integer("period", groups, minimum=1, fix="give the strategy's number of bands, or more")
-        if groups > fixed.separation:
-            raise _checks.fail(
-                "period", groups, f"is more than the {fixed.separation} steps an epoch",
-                "a group can't be due more often than all of it is drawn",
-            )  # fmt: skip
-        return CyclicPoisson(steps, groups, groups / fixed.separation)
-    if sampling == "poisson":
-        return Poisson(steps, epochs / steps)
-    return BallsInBins(steps, epochs) if sampling == "balls-in-bins" else fixed
-
-
-def make_claim(name: str, parameter: float | None, law: Participation, *, epsilon: float, delta: float) -> Mechanism:
-    """A mechanism of the command line, calibrated under the law; its strategy is the one for a known partition.
-
-    Raises:
-        ValueError: see `build_strategy` and `bluegrad.calibrate`.
-        Unsupported: no guarantee is known for the mechanism under the law.
-    """
-    if parameter is None and isinstance(law, CyclicPoisson) and name in FAMILIES:
-        family = FAMILIES[name]
-        parameter = min(_BANDS, law.period) if family.parameter == "bands" else None
-    strategy = build_strategy(name, parameter, _fixed(law))
-    return accounting.calibrate(strategy, law, epsilon=epsilon, delta=delta)
-
-
-def _fixed(law: Participation) -> FixedEpochs:
-    """The known partition of as many epochs."""
-    if isinstance(law, FixedEpochs):
-        return law
-    if isinstance(law, BallsInBins):
-        return FixedEpochs(law.steps, law.epochs)
-    assert isinstance(law, (Poisson, CyclicPoisson))
-    share = law.rate if isinstance(law, Poisson) else law.rate / law.period
-    return FixedEpochs(law.steps, round(law.steps * share))
-
-
 def audit_all(
     name: str,
-    law: Participation,
+    sampling: Sampling,
     *,
     epsilon: float,
     delta: float,
@@ -104,7 +45,7 @@ def audit_all(
 
     Args:
         name: of a family or a strategy's file, or "all".
-        law: sampling law of claim and audit.
+        sampling: how batches are drawn, in claim and audit.
         epsilon: claimed for every mechanism.
         delta: failure probability of the guarantee.
         parameter: lam, nu, bands or stamps of the one mechanism.
@@ -119,6 +60,8 @@ def audit_all(
     """
     names = list(FAMILIES) if name == ALL else [check_name(name)]
     _checks.choice("level", level, LEVELS)
+    _checks.epsilon(epsilon)
+    _checks.delta(delta)
     _checks.confidence(confidence)
     if name == ALL and parameter is not None:
         raise _checks.fail("parameter", parameter, "means something else for each of all mechanisms", "name one")
@@ -126,7 +69,9 @@ def audit_all(
     for one in names:
         progress(one, 0, 1)
         try:
-            claims[one] = make_claim(one, parameter, law, epsilon=epsilon, delta=delta)
+            law = choose_law(one, parameter, sampling, (epsilon, delta))
+            strategy = build_strategy(one, parameter, law, (epsilon, delta))
+            claims[one] = accounting.calibrate(strategy, law, epsilon=epsilon, delta=delta)
         except Unsupported as error:
             if name != ALL:
                 raise

@@ -20,6 +20,7 @@ from bluegrad import _checks
 from bluegrad._files import write_atomically
 from bluegrad.mechanism import Mechanism
 from bluegrad.noise.key import NoiseKey
+from bluegrad.strategy import load_strategy, save_strategy
 from bluegrad.tasks import data, models
 from bluegrad.tasks.settings import Settings
 from bluegrad.training import PrivacyEngine, ledger
@@ -27,6 +28,7 @@ from bluegrad.training import PrivacyEngine, ledger
 CHECKPOINT, SETTINGS, METRICS, LEDGER, MODEL = (
     "checkpoint.pt", "settings.json", "metrics.csv", "ledger.json", "model.safetensors",
 )  # fmt: skip
+STRATEGY, MECHANISM = "strategy.npz", "mechanism.json"
 _EVALUATION_BATCH = 1000
 Metrics = dict[str, float]
 
@@ -99,6 +101,8 @@ class Run:
         self._checkpoint_seconds = _checks.real("checkpoint_seconds", checkpoint_seconds, low=0.0, fix="e.g. 10")
         self.stop = False  # set to leave after the step under way, with a checkpoint
         _check_folder(folder, settings, resume)
+        folder.mkdir(parents=True, exist_ok=True)
+        mechanism = _mechanism(settings, len(train), folder)
         height, width, channels = train.images.shape[1:]
         model = models.for_images(height, width, channels, len(train.classes), seed=settings.seed)
         self.test = data.to_tensor_dataset(test)
@@ -108,7 +112,7 @@ class Run:
             module=model,
             optimizer=torch.optim.SGD(model.parameters(), lr=settings.lr, momentum=settings.momentum),
             data_loader=DataLoader(data.to_tensor_dataset(train), batch_size=settings.batch_size),
-            mechanism=settings.build(len(train)),
+            mechanism=mechanism,
             max_grad_norm=settings.clip,
             criterion=nn.CrossEntropyLoss() if ghost else None,
             grad_sample_mode=settings.grad_sample_mode,
@@ -128,7 +132,6 @@ class Run:
             extra = self.engine.load_checkpoint(path=folder / CHECKPOINT, module=self.model, optimizer=self.optimizer)
             self.metrics, self._sums = extra["metrics"], extra["sums"]
         self._spent = self.engine.get_epsilon_spent(settings.delta)
-        folder.mkdir(parents=True, exist_ok=True)
         text = json.dumps(asdict(settings), indent=2) + "\n"
         write_atomically(folder / SETTINGS, lambda file: file.write(text.encode()))
 
@@ -264,6 +267,27 @@ class Run:
             parameters=sum(p.numel() for p in self.model.parameters()),
             folder=self.folder,
         )
+
+
+def _mechanism(settings: Settings, examples: int, folder: Path) -> Mechanism:
+    """The mechanism of the folder's run if it has one, so that no search is made twice, or else a calibrated one.
+
+    Raises:
+        ValueError: as `Settings.build`, or a file of the folder is damaged.
+    """
+    if not (folder / SETTINGS).exists():  # written last
+        made = settings.build(examples)
+        save_strategy(made.strategy, folder / STRATEGY)
+        described = {"noise_multiplier": made.noise_multiplier, "period": made.participation.describe().get("period")}
+        write_atomically(folder / MECHANISM, lambda file: file.write(json.dumps(described).encode()))
+        return made
+    path = folder / MECHANISM
+    try:
+        described = json.loads(path.read_text())
+        law = settings.batches(examples).law(described["period"])
+        return Mechanism(load_strategy(folder / STRATEGY), law, described["noise_multiplier"])
+    except (OSError, KeyError, TypeError, json.JSONDecodeError) as error:
+        raise _checks.fail("out", str(path), f"can't be read ({error!r})", "start in another folder") from None
 
 
 def _check_folder(folder: Path, settings: Settings, resume: bool) -> None:

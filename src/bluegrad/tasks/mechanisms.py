@@ -3,19 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from math import inf
+from typing import NamedTuple
 
 from bluegrad import _checks, accounting, optimize, score, strategy
 from bluegrad._checks import Unsupported
 from bluegrad.mechanism import Mechanism
-from bluegrad.participation import Participation
+from bluegrad.participation import BallsInBins, CyclicPoisson, Participation
 from bluegrad.strategy import Strategy
 from bluegrad.strategy.base import DENSE_STEPS
+from bluegrad.tasks.laws import Sampling
 from bluegrad.workload import PrefixSum
 
-Maker = Callable[[Participation, float], Strategy]
+
+class Aim(NamedTuple):
+    """What a mechanism is for: a law, and a privacy target where the best parameter depends on it."""
+
+    participation: Participation
+    privacy: tuple[float, float] | None = None
+
+    @property
+    def steps(self) -> int:
+        """Number of steps."""
+        return self.participation.steps
+
+    @property
+    def room(self) -> int:
+        """Bands beyond which more cost privacy."""
+        if isinstance(self.participation, CyclicPoisson):
+            return self.participation.period
+        if isinstance(self.participation, BallsInBins):
+            return self.participation.bins
+        return getattr(self.participation, "separation", self.steps)
+
+    def noise(self, c: Strategy) -> float:
+        """RMSE of the prefix sum, times the noise multiplier where that isn't the same for all."""
+        rmse = score.rmse(c, PrefixSum(self.steps), self.participation)
+        if self.privacy is None:
+            return rmse
+        epsilon, delta = self.privacy
+        return rmse * accounting.estimate_multiplier(c, self.participation, epsilon=epsilon, delta=delta)
+
+
+Maker = Callable[[Aim, float], Strategy]
 
 
 @dataclass(frozen=True)
@@ -23,70 +55,85 @@ class Family:
     """A mechanism of the command line.
 
     Args:
-        make: the strategy for a participation and the parameter.
+        make: the strategy for an aim and the parameter.
         parameter: the parameter's name, None where there is none.
         whole: whether the parameter is a whole number.
         fast: most steps for which it is found in seconds.
-        best: the parameter to take where none is given: of least RMSE on the prefix sum, where that is found fast.
+        best: the parameter to take where none is given: of least noise on the prefix sum, where that is found fast.
     """
 
     make: Maker
     parameter: str | None = None
     whole: bool = False
-    best: Callable[[Maker, Participation], float] | None = None
+    best: Callable[[Maker, Aim], float] | None = None
     fast: float = inf
 
 
-def _lam(make: Maker, law: Participation) -> float:
-    return float(optimize.lambda_cgd(PrefixSum(law.steps), law).describe()["parameters"]["lam"])
+@lru_cache(maxsize=8)
+def _best_lam(aim: Aim) -> float:
+    best = optimize.lambda_cgd(PrefixSum(aim.steps), aim.participation, privacy=aim.privacy)
+    return float(best.describe()["parameters"]["lam"])
 
 
-def _nu(make: Maker, law: Participation) -> float:
-    return float(optimize.nu_dp_ftrl(PrefixSum(law.steps), law).describe()["parameters"]["nu"])
+def _lam(make: Maker, aim: Aim) -> float:
+    return _best_lam(aim)
 
 
-def _at_most(most: int) -> Callable[[Maker, Participation], float]:
+@lru_cache(maxsize=8)
+def _best_nu(aim: Aim) -> float:
+    best = optimize.nu_dp_ftrl(PrefixSum(aim.steps), aim.participation, privacy=aim.privacy)
+    return float(best.describe()["parameters"]["nu"])
+
+
+def _nu(make: Maker, aim: Aim) -> float:
+    return _best_nu(aim)
+
+
+def _at_most(most: int) -> Callable[[Maker, Aim], float]:
     """So many bands, fewer where the steps an epoch are fewer."""
-    return lambda make, law: min(most, getattr(law, "separation", law.steps))
+    return lambda make, aim: min(most, aim.room)
 
 
-def _power_of_two(make: Maker, law: Participation) -> float:
-    return _least(make, law, [bands for bands in (1, 2, 4, 8, 16, 32, 64) if bands <= law.steps])
+def _power_of_two(make: Maker, aim: Aim) -> float:
+    most = aim.room if isinstance(aim.participation, CyclicPoisson) else aim.steps
+    return _least(make, aim, [bands for bands in _BANDS if bands <= most])
 
 
-def _least(make: Maker, law: Participation, values: Sequence[float]) -> float:
-    return min(values, key=lambda value: score.rmse(make(law, value), PrefixSum(law.steps), law))
+def _least(make: Maker, aim: Aim, values: Sequence[float]) -> float:
+    return min(values, key=lambda value: aim.noise(make(aim, value)))
 
 
 def _of_steps(make: Callable[[int], Strategy]) -> Family:
-    return Family(lambda law, _: make(law.steps))
+    return Family(lambda aim, _: make(aim.steps))
 
 
-def _with(
-    parameter: str, make: Callable[[int, float], Strategy], best: Callable[[Maker, Participation], float]
-) -> Family:
-    return Family(lambda law, value: make(law.steps, value), parameter, best=best)
+def _with(parameter: str, make: Callable[[int, float], Strategy], best: Callable[[Maker, Aim], float]) -> Family:
+    return Family(lambda aim, value: make(aim.steps, value), parameter, best=best)
 
 
 def _rooted(make: Callable[[PrefixSum, int], Strategy]) -> Family:
-    return Family(lambda law, bands: make(PrefixSum(law.steps), int(bands)), "bands", True, _power_of_two)
+    return Family(lambda aim, bands: make(PrefixSum(aim.steps), int(bands)), "bands", True, _power_of_two)
 
 
-def _optimized(make: Callable[[PrefixSum, Participation, int], Strategy], parameter: str, usual: int) -> Family:
-    return Family(lambda law, value: make(PrefixSum(law.steps), law, int(value)), parameter, True, _at_most(usual))
+def _optimized(make: Callable[..., Strategy], parameter: str, usual: int) -> Family:
+    """The best of a family that knows all laws; `make` takes workload, participation, size and privacy."""
+    return Family(
+        lambda aim, value: make(PrefixSum(aim.steps), aim.participation, int(value), privacy=aim.privacy),
+        parameter, True, _at_most(usual),
+    )  # fmt: skip
 
 
 def _restarted(make: Callable[[int], Strategy], longest: float = inf) -> Family:
     """Restarts whose repetitions aren't longer than a stream of theirs allows."""
 
-    def stamped(law: Participation, stamps: float) -> Strategy:
-        if law.steps % int(stamps):
-            raise _checks.fail("stamps", int(stamps), f"must divide steps={law.steps}", "take a divisor, or auto")
-        return strategy.stamped(make(law.steps // int(stamps)), int(stamps))
+    def stamped(aim: Aim, stamps: float) -> Strategy:
+        if aim.steps % int(stamps):
+            raise _checks.fail("stamps", int(stamps), f"must divide steps={aim.steps}", "take a divisor, or auto")
+        return strategy.stamped(make(aim.steps // int(stamps)), int(stamps))
 
-    def best(make: Maker, law: Participation) -> float:
-        n = law.steps
-        return _least(make, law, [s for s in range(1, n + 1) if n % s == 0 and n // s <= longest])
+    def best(make: Maker, aim: Aim) -> float:
+        n = aim.steps
+        return _least(make, aim, [s for s in range(1, n + 1) if n % s == 0 and n // s <= longest])
 
     return Family(stamped, "stamps", True, best)
 
@@ -109,17 +156,22 @@ FAMILIES = {
     "toeplitz": _optimized(optimize.toeplitz, "bands", 16),
     "banded-inverse": _optimized(optimize.banded_inverse, "bands", 8),
     "buffered": _optimized(optimize.buffered_toeplitz, "buffers", 4),
-    "banded": replace(_optimized(optimize.banded, "bands", 16), fast=10_000),
-    "dense": Family(lambda law, _: optimize.dense(PrefixSum(law.steps), law), fast=1000),
+    "banded": Family(
+        lambda aim, bands: optimize.banded(PrefixSum(aim.steps), aim.participation, int(bands)),
+        "bands", True, _at_most(16), fast=10_000,
+    ),
+    "dense": Family(lambda aim, _: optimize.dense(PrefixSum(aim.steps), aim.participation), fast=1000),
     "tree-online": _restarted(strategy.tree_aggregation),
     "tree-full": _restarted(partial(strategy.tree_aggregation, decoder="full")),
     "fourier-plain": _restarted(strategy.fourier, DENSE_STEPS),
     "fourier-optimal": _restarted(partial(strategy.fourier, decoder="optimal"), DENSE_STEPS),
     "full-batch": _of_steps(strategy.full_batch),
-}
+}  # fmt: skip
 
 
 STORED = ".npz"
+# Numbers of bands that are tried where none is given.
+_BANDS = (1, 2, 4, 8, 16, 32, 64)
 
 
 def check_name(name: str) -> str:
@@ -131,20 +183,20 @@ def check_name(name: str) -> str:
     return name if name.endswith(STORED) else _checks.choice("mechanism", name, tuple(FAMILIES))
 
 
-def _stored(path: str, parameter: float | None, participation: Participation) -> Strategy:
+def _stored(path: str, parameter: float | None, steps: int) -> Strategy:
     """A strategy that `bluegrad optimize` or `save_strategy` wrote, if it is as long as the run."""
     if parameter is not None:
         raise _checks.fail("parameter", parameter, "a stored strategy has none", "leave it at auto")
     stored = strategy.load_strategy(path)
-    if stored.steps != participation.steps:
+    if stored.steps != steps:
         raise _checks.fail(
-            "mechanism", path, f"has {stored.steps} steps, the run {participation.steps}",
+            "mechanism", path, f"has {stored.steps} steps, the run {steps}",
             "optimise a strategy for the run's number of steps",
         )  # fmt: skip
     return stored
 
 
-def choose_parameter(name: str, parameter: float | None, participation: Participation) -> float:
+def choose_parameter(name: str, parameter: float | None, aim: Aim) -> float:
     """The given parameter if the mechanism has one, or its own choice; 0 where it has none.
 
     Raises:
@@ -157,20 +209,23 @@ def choose_parameter(name: str, parameter: float | None, participation: Particip
             raise _checks.fail("parameter", parameter, f"mechanism {name!r} has none", "leave it at auto")
         return 0.0
     if parameter is None:
-        return family.best(family.make, participation)
+        return family.best(family.make, aim)
     if family.whole and (parameter < 1 or int(parameter) != parameter):
         fix = "give a whole number of at least 1, or auto"
         raise _checks.fail("parameter", parameter, f"is the number of {family.parameter} of {name!r}", fix)
     return parameter
 
 
-def build_strategy(name: str, parameter: float | None, participation: Participation) -> Strategy:
+def build_strategy(
+    name: str, parameter: float | None, participation: Participation, privacy: tuple[float, float] | None = None
+) -> Strategy:
     """The named strategy over the participation's steps.
 
     Args:
         name: one of FAMILIES, or the .npz file of a strategy.
         parameter: lam, nu, bands or stamps; None leaves the choice to the family.
         participation: gives steps and sensitivity.
+        privacy: (epsilon, delta); needed under balls-in-bins, where the best strategy depends on it.
 
     Returns:
         The strategy.
@@ -181,9 +236,33 @@ def build_strategy(name: str, parameter: float | None, participation: Participat
         Unsupported: no sensitivity rule for the participation.
     """
     if check_name(name).endswith(STORED):
-        return _stored(name, parameter, participation)
-    chosen = choose_parameter(name, parameter, participation)
-    return FAMILIES[name].make(participation, chosen)
+        return _stored(name, parameter, participation.steps)
+    aim = Aim(participation, privacy)
+    return FAMILIES[name].make(aim, choose_parameter(name, parameter, aim))
+
+
+def choose_law(name: str, parameter: float | None, sampling: Sampling, privacy: tuple[float, float]) -> Participation:
+    """The participation; for cyclic Poisson sampling of a period that isn't given, the one of least noise.
+
+    Fewer groups are amplified more, more groups allow more bands.
+
+    Raises:
+        ValueError: as `build_strategy`.
+        Unsupported: the mechanism's rounds overlap under every period.
+    """
+    if sampling.name != "cyclic-poisson" or sampling.period is not None:
+        return sampling.law()
+    if check_name(name).endswith(STORED):
+        bands = _stored(name, parameter, sampling.steps).bands
+        return sampling.law(min(bands, sampling.most))
+    if parameter is not None and FAMILIES[name].parameter == "bands":
+        return sampling.law(min(int(parameter), sampling.most))
+
+    def noise(period: int) -> float:
+        law = sampling.law(period)
+        return Aim(law, privacy).noise(build_strategy(name, parameter, law, privacy))
+
+    return sampling.law(min([bands for bands in _BANDS if bands <= sampling.most], key=noise))
 
 
 @dataclass(frozen=True)
@@ -205,7 +284,7 @@ class PlanRow:
     def parameter(self) -> str:
         """The family's parameter with its value, or nothing."""
         family = FAMILIES[self.name]
-        return "" if family.parameter is None else f"{family.parameter} {self.value:.3g}"
+        return "" if family.parameter is None else f"{family.parameter} {self.value:.2g}"
 
     @property
     def memory(self) -> int:
@@ -231,7 +310,7 @@ class Plan:
 
 
 def plan(
-    participation: Participation,
+    sampling: Sampling,
     *,
     epsilon: float,
     delta: float,
@@ -241,7 +320,7 @@ def plan(
     """Every mechanism calibrated to (epsilon, delta), the one of least noise first.
 
     Args:
-        participation: steps, and which of them a unit may join.
+        sampling: steps, and how batches are drawn.
         epsilon: privacy budget.
         delta: failure probability.
         slow: include mechanisms whose optimum takes minutes at so many steps.
@@ -255,18 +334,20 @@ def plan(
     """
     _checks.epsilon(epsilon)
     _checks.delta(delta)
-    workload = PrefixSum(participation.steps)
+    workload, privacy = PrefixSum(sampling.steps), (epsilon, delta)
     rows, left_out = [], {}
     for i, name in enumerate(FAMILIES):
         progress(name, i, len(FAMILIES))
-        if participation.steps > FAMILIES[name].fast and not slow:
-            left_out[name] = f"takes long to find at {participation.steps} steps (--slow)"
+        if sampling.steps > FAMILIES[name].fast and not slow:
+            left_out[name] = f"takes long to find at {sampling.steps} steps (--slow)"
             continue
         try:
-            value = choose_parameter(name, None, participation)
-            c = FAMILIES[name].make(participation, value)
-            mechanism = accounting.calibrate(c, participation, epsilon=epsilon, delta=delta)
-            rmse, largest = score.rmse(c, workload, participation), score.max_error(c, workload, participation)
+            law = choose_law(name, None, sampling, privacy)
+            aim = Aim(law, None if sampling.name == "fixed" else privacy)
+            value = choose_parameter(name, None, aim)
+            c = FAMILIES[name].make(aim, value)
+            mechanism = accounting.calibrate(c, law, epsilon=epsilon, delta=delta)
+            rmse, largest = score.rmse(c, workload, law), score.max_error(c, workload, law)
         except Unsupported as error:
             left_out[name] = str(error)
             continue

@@ -10,12 +10,14 @@ import numpy as np
 
 from bluegrad import _checks, optimize, strategy
 from bluegrad.optimize import Journal
-from bluegrad.participation import FixedEpochs
+from bluegrad.participation import BallsInBins, FixedEpochs
 from bluegrad.strategy import Strategy
 from bluegrad.workload import PrefixSum, Sgd, Workload
 
 Progress = Callable[[int, float], None]
-Sized = Callable[[Workload, FixedEpochs, int, str, Progress, Journal], Strategy]
+Law = FixedEpochs | BallsInBins
+# A function of workload, law, size, loss, progress, journal and privacy target
+Sized = Callable[..., Strategy]
 
 
 @dataclass(frozen=True)
@@ -27,40 +29,36 @@ class Kind:
     find: Sized
 
 
-def _dense(work: Workload, law: FixedEpochs, size: int, loss: str, progress: Progress, journal: Journal) -> Strategy:
+def _dense(work: Workload, law: Law, _: int, loss: str, progress: Progress, journal: Journal, __: object) -> Strategy:
     _checks.choice("loss of a dense strategy", loss, ("rmse",))
     return optimize.dense(work, law, progress=lambda iteration, value, gap: progress(iteration, value), journal=journal)
 
 
+def _scalar(find: Callable[..., Strategy]) -> Sized:
+    return lambda work, law, _, loss, __, ___, privacy: find(work, law, loss=loss, privacy=privacy)
+
+
+def _sized(find: Callable[..., Strategy]) -> Sized:
+    return lambda work, law, size, loss, progress, journal, privacy: find(
+        work, law, size, loss=loss, progress=progress, journal=journal, privacy=privacy
+    )
+
+
+def _banded(
+    work: Workload, law: Law, size: int, loss: str, progress: Progress, journal: Journal, _: object
+) -> Strategy:
+    return optimize.banded(work, law, size, loss=loss, progress=progress, journal=journal)
+
+
 SEARCHES = {
-    "lambda-cgd": Kind(None, 0, lambda work, law, _, loss, *__: optimize.lambda_cgd(work, law, loss=loss)),
-    "nu-dp-ftrl": Kind(None, 0, lambda work, law, _, loss, *__: optimize.nu_dp_ftrl(work, law, loss=loss)),
-    "toeplitz": Kind(
-        "bands", 16,
-        lambda work, law, size, loss, progress, journal: optimize.toeplitz(
-            work, law, size, loss=loss, progress=progress, journal=journal
-        ),
-    ),
-    "banded-inverse": Kind(
-        "bands", 8,
-        lambda work, law, size, loss, progress, journal: optimize.banded_inverse(
-            work, law, size, loss=loss, progress=progress, journal=journal
-        ),
-    ),
-    "buffered": Kind(
-        "buffers", 4,
-        lambda work, law, size, loss, progress, journal: optimize.buffered_toeplitz(
-            work, law, size, loss=loss, progress=progress, journal=journal
-        ),
-    ),
-    "banded": Kind(
-        "bands", 16,
-        lambda work, law, size, loss, progress, journal: optimize.banded(
-            work, law, size, loss=loss, progress=progress, journal=journal
-        ),
-    ),
+    "lambda-cgd": Kind(None, 0, _scalar(optimize.lambda_cgd)),
+    "nu-dp-ftrl": Kind(None, 0, _scalar(optimize.nu_dp_ftrl)),
+    "toeplitz": Kind("bands", 16, _sized(optimize.toeplitz)),
+    "banded-inverse": Kind("bands", 8, _sized(optimize.banded_inverse)),
+    "buffered": Kind("buffers", 4, _sized(optimize.buffered_toeplitz)),
+    "banded": Kind("bands", 16, _banded),
     "dense": Kind(None, 0, _dense),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -79,8 +77,10 @@ class Search:
     momentum: float = 0.0
     weight_decay: float = 0.0
     rates: list[float] | None = None
+    sampling: str = "fixed"
+    privacy: tuple[float, float] = (8.0, 1e-5)
     workload: Workload = field(init=False)
-    participation: FixedEpochs = field(init=False)
+    participation: Law = field(init=False)
 
     def __post_init__(self) -> None:
         kind = SEARCHES[_checks.choice("family", self.family, tuple(SEARCHES))]
@@ -90,7 +90,9 @@ class Search:
         plain = self.momentum == 0.0 and self.weight_decay == 0.0 and self.rates is None
         sgd = Sgd(self.steps, self.momentum, self.weight_decay, self.rates)
         object.__setattr__(self, "workload", PrefixSum(self.steps) if plain else sgd)
-        object.__setattr__(self, "participation", FixedEpochs(self.steps, self.epochs))
+        _checks.choice("sampling", self.sampling, ("fixed", "balls-in-bins"))
+        law = BallsInBins if self.sampling == "balls-in-bins" else FixedEpochs
+        object.__setattr__(self, "participation", law(self.steps, self.epochs))
 
     def run(self, out: Path, progress: Progress) -> Strategy:
         """Find the strategy and save it; an interrupted search is continued from the journal beside `out`.
@@ -102,9 +104,10 @@ class Search:
         if out.suffix != ".npz":
             raise _checks.fail("out", str(out), "must end in .npz", "e.g. --out strategy.npz")
         kind, path = SEARCHES[self.family], out.with_suffix(".search")
-        size = min(kind.usual, self.participation.separation) if self.size is None else self.size
+        size = min(kind.usual, self.steps // self.epochs) if self.size is None else self.size
+        target = self.privacy if self.sampling == "balls-in-bins" else None
         with Journal(path) as journal:
-            best = kind.find(self.workload, self.participation, size, self.loss, progress, journal)
+            best = kind.find(self.workload, self.participation, size, self.loss, progress, journal, target)
         strategy.save_strategy(best, out)
         path.unlink()
         return best

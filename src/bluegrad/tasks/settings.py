@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from bluegrad import _checks, accounting
 from bluegrad.mechanism import Mechanism
 from bluegrad.noise.key import NoiseKey
-from bluegrad.participation import FixedEpochs, Participation, Poisson
-from bluegrad.tasks.mechanisms import build_strategy, check_name
-
-SAMPLINGS = ("fixed", "poisson")
+from bluegrad.tasks.laws import Sampling
+from bluegrad.tasks.mechanisms import build_strategy, check_name, choose_law
 
 
 @dataclass(frozen=True)
@@ -33,6 +31,7 @@ class Settings:
     clip: float = 1.0
     seed: int = 0
     sampling: str = "fixed"
+    period: int | None = None
     grad_sample_mode: str = "hooks"
     physical_batch_size: int = 250
     data: str | None = None
@@ -48,15 +47,15 @@ class Settings:
         _checks.real("momentum", self.momentum, low=0.0, high=1.0, high_open=True, fix="commonly 0 or 0.9")
         _checks.real("clip", self.clip, low=0.0, low_open=True, fix="give the norm that gradients are clipped to")
         _checks.integer("seed", self.seed, minimum=0, fix="it sets initial weights and data order, not the noise")
-        _checks.choice("sampling", self.sampling, SAMPLINGS)
+        Sampling(self.sampling, 1, 1, 2.0**-30, self.period)  # how many groups fit shows with the data
         _checks.choice("grad_sample_mode", self.grad_sample_mode, ("hooks", "functorch", "ghost"))
         _checks.integer("physical_batch_size", self.physical_batch_size, minimum=1, fix="give what fits in memory")
 
-    def participation(self, examples: int) -> Participation:
-        """The law of `examples` examples in `epochs` epochs of ceil(examples / batch_size) steps.
+    def batches(self, examples: int) -> Sampling:
+        """How `examples` examples are drawn in `epochs` epochs of ceil(examples / batch_size) steps.
 
         Raises:
-            ValueError: a batch larger than the data.
+            ValueError: a batch larger than the data, or a period that doesn't fit.
         """
         if self.batch_size > examples:
             raise _checks.fail(
@@ -64,19 +63,18 @@ class Settings:
                 "use a smaller batch",
             )  # fmt: skip
         steps = self.epochs * -(-examples // self.batch_size)
-        if self.sampling == "poisson":
-            return Poisson(steps, self.batch_size / examples)
-        return FixedEpochs(steps, self.epochs)
+        return Sampling(self.sampling, steps, self.epochs, self.batch_size / examples, self.period)
 
     def build(self, examples: int) -> Mechanism:
         """The calibrated mechanism for this many examples.
 
         Raises:
-            ValueError: see `participation` and `bluegrad.calibrate`.
-            Unsupported: correlated noise under Poisson sampling.
+            ValueError: see `batches` and `bluegrad.calibrate`.
+            Unsupported: a law that isn't proved for the mechanism.
         """
-        law = self.participation(examples)
-        c = build_strategy(self.mechanism, self.parameter, law)
+        privacy = (self.epsilon, self.delta)
+        law = choose_law(self.mechanism, self.parameter, self.batches(examples), privacy)
+        c = build_strategy(self.mechanism, self.parameter, law, privacy)
         return accounting.calibrate(c, law, epsilon=self.epsilon, delta=self.delta)
 
     def sampling_key(self) -> NoiseKey | None:
