@@ -67,7 +67,7 @@ void accumulate(Vector<float> out, Vector<const float> factors, Blocks<const std
 }
 
 void advance(Vector<float> out, std::uint64_t start, nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu> rows,
-             float scale, Vector<const std::uint32_t> stream, Blocks<const std::int32_t> code,
+             std::uint64_t first, float scale, Vector<const std::uint32_t> stream, Blocks<const std::int32_t> code,
              Vector<const float> weights, Vector<const std::int32_t> inputs, Vector<const std::int32_t> results,
              std::int32_t output, std::size_t registers, std::size_t threads, std::size_t block,
              const std::string& instruction_set) {
@@ -75,8 +75,8 @@ void advance(Vector<float> out, std::uint64_t start, nb::ndarray<float, nb::ndim
     const bluegrad::Program program{code.data(),    weights.data(),     weights.size(), inputs.data(), inputs.size(),
                                     results.data(), results.size() / 2, output,         registers};
     const nb::gil_scoped_release release;
-    bluegrad::advance(kernel, out.data(), start, out.size(), rows.data(), rows.shape(1), scale, stream.data(), program,
-                      threads, block);
+    bluegrad::advance(kernel, out.data(), start, out.size(), rows.data(), first, rows.shape(1), scale, stream.data(),
+                      program, threads, block);
 }
 
 void words(Vector<std::uint32_t> out, Vector<const std::uint32_t> stream, std::uint64_t start,
@@ -103,7 +103,7 @@ NB_MODULE(_native, module) {
                "Write Philox4x32-10 of every counter to `out`.");
     module.def("accumulate", &accumulate, "out"_a.noconvert(), "factors"_a.noconvert(), "streams"_a.noconvert(),
                "start"_a, "threads"_a, "block"_a, "instruction_set"_a, "Add the weighted sum of streams to `out`.");
-    module.def("advance", &advance, "out"_a.noconvert(), "start"_a, "rows"_a.noconvert(), "scale"_a,
+    module.def("advance", &advance, "out"_a.noconvert(), "start"_a, "rows"_a.noconvert(), "first"_a, "scale"_a,
                "stream"_a.noconvert(), "code"_a.noconvert(), "weights"_a.noconvert(), "inputs"_a.noconvert(),
                "results"_a.noconvert(), "output"_a, "registers"_a, "threads"_a, "block"_a, "instruction_set"_a,
                "Run a program on new noise and rows: add its output to `out` and write its results to the rows.");

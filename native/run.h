@@ -85,9 +85,9 @@ inline void accumulate(const Kernel& kernel, float* out, std::uint64_t element, 
     });
 }
 
-// A step of a recurrence over rows of `stride` elements, of which `element` is where out starts.
+// A step of a recurrence over rows of `stride` elements from number `first` on, of which `element` is where out starts.
 inline void advance(const Kernel& kernel, float* out, std::uint64_t element, std::size_t count, float* rows,
-                    std::size_t stride, float scale, const std::uint32_t* stream, const Program& program,
+                    std::uint64_t first, std::size_t stride, float scale, const std::uint32_t* stream, const Program& program,
                     std::size_t threads, std::size_t block) {
     const std::size_t vectors = 1 + program.size + program.result_count;  // read or written, roughly
     threads = std::min(threads, 1 + count * vectors / (4 * kWorthAThread));
@@ -97,7 +97,7 @@ inline void advance(const Kernel& kernel, float* out, std::uint64_t element, std
         const Schedule schedule = make_schedule(stream, high, scale);
         share((size + block - 1) / block, threads, [&](std::size_t piece, std::size_t thread) {
             const std::size_t low = offset + piece * block, left = offset + size - low;
-            kernel.advance(out + low, rows + element + low, stride, element + low, std::min(block, left), schedule,
+            kernel.advance(out + low, rows + (element - first) + low, stride, element + low, std::min(block, left), schedule,
                            program, scratch.data() + thread * program.vectors() * kVector,
                            registers.data() + thread * program.registers);
         });

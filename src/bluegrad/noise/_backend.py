@@ -49,9 +49,12 @@ class Backend(ABC):
     @abstractmethod
     def advance(
         self, out: Float32s, rows: Float32s, program: Program, inputs: list[int], results: list[tuple[int, int]],
-        stream: Uint32s, start: int, scale: float, threads: int,
+        stream: Uint32s, start: int, first: int, scale: float, threads: int,
     ) -> None:  # fmt: skip
-        """Add the program's output to `out` and write its results, (row, register) each, to the rows."""
+        """Add the program's output to `out` and write its results, (row, register) each, to the rows.
+
+        `start` is the number of the element at out[0], `first` of that in the rows' first column.
+        """
 
     @abstractmethod
     def transform(self, first: Uint32s, second: Uint32s) -> tuple[Float32s, Float32s, Float32s]:
@@ -80,10 +83,10 @@ class Fallback(Backend):
 
     def advance(
         self, out: Float32s, rows: Float32s, program: Program, inputs: list[int], results: list[tuple[int, int]],
-        stream: Uint32s, start: int, scale: float, threads: int,
+        stream: Uint32s, start: int, first: int, scale: float, threads: int,
     ) -> None:  # fmt: skip
         """As `Backend.advance`."""
-        _fallback.advance(out, rows, program, inputs, results, stream, start, scale, threads)
+        _fallback.advance(out, rows, program, inputs, results, stream, start, first, scale, threads)
 
     def transform(self, first: Uint32s, second: Uint32s) -> tuple[Float32s, Float32s, Float32s]:
         """As `Backend.transform`."""
@@ -114,11 +117,11 @@ class Native(Backend):
 
     def advance(
         self, out: Float32s, rows: Float32s, program: Program, inputs: list[int], results: list[tuple[int, int]],
-        stream: Uint32s, start: int, scale: float, threads: int,
+        stream: Uint32s, start: int, first: int, scale: float, threads: int,
     ) -> None:  # fmt: skip
         """As `Backend.advance`."""
         _native.advance(
-            out, start, rows, scale, stream, program.code, program.weights, np.array(inputs, np.int32),
+            out, start, rows, first, scale, stream, program.code, program.weights, np.array(inputs, np.int32),
             np.array(results, np.int32).reshape(-1), program.output, program.registers, threads, self.block, self.name,
         )  # fmt: skip
 

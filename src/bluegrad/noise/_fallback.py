@@ -107,9 +107,9 @@ def accumulate(out: Float32s, factors: Float32s, streams: Uint32s, start: int, t
 
 def advance(
     out: Float32s, rows: Float32s, program: Program, inputs: list[int], results: list[tuple[int, int]],
-    stream: Uint32s, start: int, scale: float, threads: int,
+    stream: Uint32s, start: int, first: int, scale: float, threads: int,
 ) -> None:  # fmt: skip
-    """Add the program's output to `out` and write its results, (row, register) each, to rows of elements `start` on."""
+    """Add the program's output to `out` and write its results, (row, register) each, to rows of elements `first` on."""
     z = np.empty(min(len(out), BLOCK), np.float32)
     for left in range(0, len(out), BLOCK):
         drawn = z[: len(out) - left]
@@ -117,7 +117,8 @@ def advance(
         accumulate(drawn, np.array([scale], np.float32), stream[None], start + left, threads, BLOCK)
         for low in range(0, len(drawn), _CACHED):
             part = out[left + low : left + min(low + _CACHED, len(drawn))]
-            here = slice(start + left + low, start + left + low + len(part))
+            column = start - first + left + low
+            here = slice(column, column + len(part))
             at = program.run(drawn[low : low + _CACHED], [rows[row, here] for row in inputs])
             part += at[program.output]
             for row, register in results:

@@ -14,6 +14,7 @@ def advance(
     out: Float32s,
     start: int,
     rows: Float32s,
+    first: int,
     scale: float,
     stream: Uint32s,
     code: Int32s,

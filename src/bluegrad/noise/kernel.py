@@ -176,6 +176,7 @@ def advance(
     leaf: int,
     start: int,
     scale: float,
+    first: int = 0,
     threads: int | None = None,
     backend: str | None = None,
 ) -> None:
@@ -183,22 +184,24 @@ def advance(
 
     Args:
         out: float32, shape (elements,), contiguous; one leaf or a slice of it.
-        rows: what the recurrence keeps of the whole leaf, float32, shape (rows, elements of the leaf), contiguous.
+        rows: what the recurrence keeps of the leaf's elements from `first` on, float32, shape (rows, elements),
+            contiguous.
         program: the step.
         inputs: rows that it reads.
         results: (row, register) of what is kept after the step.
-        key, step, leaf, start, scale, threads, backend: as in `add_weighted_normals`; start is out[0]'s column.
+        key, step, leaf, start, scale, threads, backend: as in `add_weighted_normals`; start is out[0]'s element.
+        first: the element in the rows' first column.
 
     Raises:
         ValueError: as `add_weighted_normals`.
     """
     _vector(out)
     start, count = _range(start, len(out))
-    assert rows.shape[1] >= start + count and len(inputs) == program.inputs
+    assert 0 <= first <= start and rows.shape[1] >= start - first + count and len(inputs) == program.inputs
     chosen = choose(backend)
     (stream,) = _streams(chosen, key, NOISE, [_bits("step", step, 32)], leaf)
     (factor,) = _factors([1.0], scale).tolist()
-    chosen.advance(out, rows, program, inputs, results, stream, start, factor, _threads(threads))
+    chosen.advance(out, rows, program, inputs, results, stream, start, first, factor, _threads(threads))
 
 
 def default_threads() -> int:

@@ -33,16 +33,16 @@ class Plan:
 
 
 class Source(ABC):
-    """Scaled noise of the step at hand; every leaf of a step is added in full before `finish`."""
+    """Scaled noise of the step at hand, for a range of each leaf's elements, all of which is added before `finish`."""
 
     def __init__(
-        self, strategy: Strategy, sizes: Sequence[int], scale: float, key: NoiseKey, places: Sequence[Place]
+        self, strategy: Strategy, spans: Sequence[range], scale: float, key: NoiseKey, places: Sequence[Place]
     ) -> None:
-        self.strategy, self.sizes, self.scale, self.key, self.places = strategy, sizes, scale, key, places
+        self.strategy, self.spans, self.scale, self.key, self.places = strategy, spans, scale, key, places
 
     @abstractmethod
     def add(self, out: Any, step: int, leaf: int, start: int) -> None:
-        """Add elements start .. start + len(out) of the leaf's noise to `out`, in place.
+        """Add elements start .. start + len(out) of the leaf's noise, within its span, to `out`, in place.
 
         `out` is a float32 array, or a tensor where the leaf's place is its device.
         """
@@ -52,7 +52,7 @@ class Source(ABC):
 
     def buffers(self) -> list[list[Floats]]:
         """What can't be drawn again, a list of arrays a leaf."""
-        return [[] for _ in self.sizes]
+        return [[] for _ in self.spans]
 
     def rows(self, step: int) -> int:
         """How many arrays a leaf `buffers` holds after `step` steps."""
@@ -89,9 +89,9 @@ class Stepping(Source):
     _rows: list[Any]
 
     def __init__(
-        self, strategy: Strategy, sizes: Sequence[int], scale: float, key: NoiseKey, places: Sequence[Place]
+        self, strategy: Strategy, spans: Sequence[range], scale: float, key: NoiseKey, places: Sequence[Place]
     ) -> None:
-        super().__init__(strategy, sizes, scale, key, places)
+        super().__init__(strategy, spans, scale, key, places)
         self._planned: tuple[int, Plan] | None = None
 
     def _plan(self, step: int) -> Plan:
@@ -109,14 +109,15 @@ class Stepping(Source):
         if isinstance(rows, np.ndarray):
             kernel.advance(
                 out, rows, plan.program, plan.inputs, plan.results, key=self.key.secret, step=step, leaf=leaf,
-                start=start, scale=plan.scale,
+                start=start, first=self.spans[leaf].start, scale=plan.scale,
             )  # fmt: skip
             return
         drawn: Floats = np.zeros(len(out), np.float32)
         kernel.add_weighted_normals(
             drawn, [1.0], key=self.key.secret, step=step, leaf=leaf, start=start, scale=plan.scale
         )
-        here = slice(start, start + len(out))
+        column = start - self.spans[leaf].start
+        here = slice(column, column + len(out))
         at = plan.program.run(self.places[leaf].bring(drawn), [rows[row, here] for row in plan.inputs])
         out += at[plan.program.output]
         for row, register in plan.results:
@@ -127,12 +128,12 @@ class Kept(Stepping):
     """Many taps: raw noise is kept as long as a row may need it; what is missing after a resume is drawn again."""
 
     def __init__(
-        self, strategy: Strategy, sizes: Sequence[int], scale: float, key: NoiseKey, places: Sequence[Place]
+        self, strategy: Strategy, spans: Sequence[range], scale: float, key: NoiseKey, places: Sequence[Place]
     ) -> None:
-        super().__init__(strategy, sizes, scale, key, places)
+        super().__init__(strategy, spans, scale, key, places)
         self._slots = strategy.memory + 1
-        self._rows = [place.zeros(self._slots, size) for place, size in zip(places, sizes)]
-        self._next = [0 for _ in sizes]  # the first step whose noise hasn't been drawn
+        self._rows = [place.zeros(self._slots, len(span)) for place, span in zip(places, spans)]
+        self._next = [0 for _ in spans]  # the first step whose noise hasn't been drawn
 
     def _make_plan(self, step: int) -> Plan:
         weights = (self._weights(step) * self.scale).astype(np.float32).astype(np.float64)
@@ -142,25 +143,25 @@ class Kept(Stepping):
 
     def add(self, out: Any, step: int, leaf: int, start: int) -> None:
         """Sum all taps in the kernel's order: from the newest, then into `out`."""
-        rows, place = self._rows[leaf], self.places[leaf]
+        rows, place, span = self._rows[leaf], self.places[leaf], self.spans[leaf]
         for missing in range(max(self._next[leaf], step - self._plan(step).program.inputs), step):
-            rows[missing % self._slots] = place.bring(self._normals(missing, leaf, 0, self.sizes[leaf]))
+            rows[missing % self._slots] = place.bring(self._normals(missing, leaf, span.start, len(span)))
         self._next[leaf] = step
         super().add(out, step, leaf, start)
 
     def finish(self, step: int) -> None:
         """This step's noise is now kept in full."""
-        self._next = [step + 1 for _ in self.sizes]
+        self._next = [step + 1 for _ in self.spans]
 
 
 class Recurrent(Stepping):
     """The strategy's own recurrence over few arrays, which a checkpoint must carry."""
 
     def __init__(
-        self, strategy: Strategy, sizes: Sequence[int], scale: float, key: NoiseKey, places: Sequence[Place]
+        self, strategy: Strategy, spans: Sequence[range], scale: float, key: NoiseKey, places: Sequence[Place]
     ) -> None:
-        super().__init__(strategy, sizes, scale, key, places)
-        self._rows = [place.zeros(strategy.memory, size) for place, size in zip(places, sizes)]
+        super().__init__(strategy, spans, scale, key, places)
+        self._rows = [place.zeros(strategy.memory, len(span)) for place, span in zip(places, spans)]
         self._order: list[int] = []  # which row each array of the recurrence's state is
 
     def _make_plan(self, step: int) -> Plan:
@@ -201,11 +202,11 @@ class Recurrent(Stepping):
 
 
 def choose_source(
-    strategy: Strategy, sizes: Sequence[int], scale: float, key: NoiseKey, places: Sequence[Place]
+    strategy: Strategy, spans: Sequence[range], scale: float, key: NoiseKey, places: Sequence[Place]
 ) -> Source:
     """The cheapest way for this strategy: replay few taps, keep many, or follow a recurrence."""
     taps = strategy.taps(strategy.steps - 1)
     if taps is None:
-        return Recurrent(strategy, sizes, scale, key, places)
+        return Recurrent(strategy, spans, scale, key, places)
     kind = Replayed if len(taps) <= REPLAYED_BANDS else Kept
-    return kind(strategy, sizes, scale, key, places)
+    return kind(strategy, spans, scale, key, places)
