@@ -287,7 +287,7 @@ def test_audit_refutes_a_mechanism_with_too_little_noise(tmp_path, monkeypatch):
 def test_audit_of_training_and_of_drawn_batches(tmp_path):
     done = invoke(*audit_options(tmp_path, "--mechanism", "bisr", "--level", "training", "--epsilon", 8))
     assert done.exit_code == 0 and json.loads((tmp_path / "audit.json").read_text())[0]["level"] == "training"
-    options = ("--sampling", "cyclic-poisson", "--epsilon", 1, "--repetitions", 40_000)
+    options = ("--parameter", 2, "--sampling", "cyclic-poisson", "--epsilon", 1, "--repetitions", 40_000)
     done = invoke(*audit_options(tmp_path, "--mechanism", "toeplitz", *options))
     assert done.exit_code == 0 and "cyclic Poisson (amplified)" in " ".join(done.output.split())
 

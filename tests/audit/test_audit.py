@@ -145,6 +145,28 @@ def test_a_proof_for_any_mechanism_refutes_gross_mistakes():
     assert found.reasons == ("epsilon", "curve", "noise") and found.epsilon > 1.0
 
 
+class NoNoise(audit.Replay):
+    """Forgets the noise, or breaks down."""
+
+    value = 0.0
+
+    def _noise(self, count):
+        return np.full((self.mechanism.steps, count), self.value)
+
+
+def test_no_noise_at_all_and_nan_are_noticed():
+    mechanism = claim(bg.identity(24), FIXED, epsilon=1.0)
+    found = examine(mechanism, NoNoise(mechanism))
+    assert found.reasons == ("epsilon", "curve", "noise") and found.noise_p_value == 0.0
+    assert found.measured_delta > 0.99 and found.epsilon > 5.0
+
+    class Broken(NoNoise):
+        value = float("nan")
+
+    with pytest.raises(ValueError, match=r"subject='replay': released NaN"):
+        examine(mechanism, Broken(mechanism))
+
+
 SILENT = 1e-5  # noise multiplier of runs whose signal is looked at
 
 

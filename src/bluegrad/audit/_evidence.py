@@ -102,7 +102,8 @@ def white_noise_p_value(products: Array, count: int) -> float:
     squares = np.diag(products)
     spread = 2.0 * np.minimum(chi2.sf(squares, count), chi2.cdf(squares, count))
     rows, columns = np.triu_indices(len(products), 1)
-    r = np.clip(products[rows, columns] / np.sqrt(squares[rows] * squares[columns]), -1.0, 1.0)
+    sizes = np.sqrt(np.maximum(squares, 1e-300))  # no noise at all has no correlations; its variance tells
+    r = np.clip(products[rows, columns] / (sizes[rows] * sizes[columns]), -1.0, 1.0)
     cross = 2.0 * t.sf(np.abs(r) * np.sqrt((count - 1) / np.maximum(1.0 - r * r, 1e-300)), count - 1)
     smallest = min(float(spread.min()), float(cross.min()) if len(cross) else 1.0)
     return min(1.0, smallest * (len(spread) + len(cross)))

@@ -21,6 +21,7 @@ from bluegrad.mechanism import Mechanism
 _POINT = 0.02
 # Repetitions, used for nothing else, from which the attacker learns how large the noise is.
 _PILOT = 2000
+_SILENT = 1e-6
 # Share of the claim from which an audit that found nothing wrong says something.
 STRONG = 0.5
 # Relative accuracy of the noise multiplier that fits a measured point.
@@ -190,7 +191,10 @@ def _collect(
     effects = whitened(claim)
     canary = choose_canary(subject.sampling, effects)
     white = np.asarray(effects @ subject.releases(canary, _PILOT)[0])
-    size = float(np.sqrt(np.mean(white**2)))  # of the noise, which any attacker can see, in units of the claimed
+    # size of the noise, which any attacker can see, in units of the claimed; above 0 even if there is none
+    size = max(float(np.sqrt(np.mean(white**2))), _SILENT)
+    if not np.isfinite(size):
+        raise _checks.fail("subject", subject.name, "released NaN or infinity", "audit runs that don't diverge")
     score = log_likelihood_ratio(subject.sampling, effects / size, canary)
     without: list[Array] = []
     with_canary: list[Array] = []
