@@ -253,16 +253,17 @@ def test_an_interrupted_run_ends_with_the_weights_of_the_uninterrupted_one(
 
 
 def audit_options(folder: Path, *more: object) -> list[object]:
-    return ["audit", "--steps", 8, "--epochs", 2, "--plot", folder / "audit.png", "--out", folder / "audit.json", *more]
+    files = ["--plot", folder / "audit.png", "--out", folder / "audit.json"]
+    return ["audit", "--steps", 8, "--epochs", 2, "--confidence", 1.0 - 1e-9, *files, *more]
 
 
 def test_audit_upholds_true_claims(tmp_path):
-    done = invoke(*audit_options(tmp_path, "--repetitions", 20_000, "--confidence", 0.999999999))
+    done = invoke(*audit_options(tmp_path, "--repetitions", 20_000))
     assert done.exit_code == 0, done.output
     records = json.loads((tmp_path / "audit.json").read_text())
     assert [record["mechanism"] for record in records] == list(FAMILIES)
     assert {record["verdict"] for record in records} == {"upheld"}
-    assert all(1.0 < record["epsilon"] < record["fitted"] <= record["claimed"] == 4.0 for record in records)
+    assert all(0.3 < record["epsilon"] < record["fitted"] <= record["claimed"] == 4.0 for record in records)
     lines = {line.split()[0]: line.split() for line in done.output.splitlines() if line.split()}
     assert all(lines[name][-1] == "upheld" for name in FAMILIES)
     assert "epsilon 4 claimed at delta 1e-05" in " ".join(done.output.split())
@@ -287,7 +288,7 @@ def test_audit_refutes_a_mechanism_with_too_little_noise(tmp_path, monkeypatch):
 def test_audit_of_training_and_of_drawn_batches(tmp_path):
     done = invoke(*audit_options(tmp_path, "--mechanism", "bisr", "--level", "training", "--epsilon", 8))
     assert done.exit_code == 0 and json.loads((tmp_path / "audit.json").read_text())[0]["level"] == "training"
-    options = ("--parameter", 2, "--sampling", "cyclic-poisson", "--epsilon", 1, "--repetitions", 40_000)
+    options = ("--parameter", 2, "--sampling", "cyclic-poisson", "--epsilon", 0.5, "--repetitions", 80_000)
     done = invoke(*audit_options(tmp_path, "--mechanism", "toeplitz", *options))
     assert done.exit_code == 0 and "cyclic Poisson (amplified)" in " ".join(done.output.split())
 

@@ -130,7 +130,7 @@ def examine(
     Example:
         >>> from bluegrad import FixedEpochs, calibrate, lambda_cgd
         >>> mechanism = calibrate(lambda_cgd(12, 0.8), FixedEpochs(12, 3), epsilon=2.0, delta=1e-5)
-        >>> examine(mechanism, delta=1e-5, repetitions=20_000).verdict
+        >>> examine(mechanism, delta=1e-5, repetitions=20_000, confidence=1 - 1e-9).verdict
         'upheld'
         >>> loud = Mechanism(mechanism.strategy, mechanism.participation, 0.7 * mechanism.noise_multiplier)
         >>> examine(mechanism, delta=1e-5, subject=Replay(loud), repetitions=20_000).reasons
