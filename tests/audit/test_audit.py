@@ -147,7 +147,7 @@ def test_steps_that_are_not_counted_void_the_claim():
 
 def test_a_proof_for_any_mechanism_refutes_gross_mistakes():
     mechanism = claim(bg.identity(24), FIXED, epsilon=1.0)
-    found = examine(mechanism, audit.Replay(louder(mechanism, 0.3)))
+    found = examine(mechanism, audit.Replay(louder(mechanism, 0.2)))
     assert found.reasons == ("epsilon", "curve", "noise") and found.epsilon > 1.0
 
 
