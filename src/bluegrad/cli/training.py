@@ -32,6 +32,7 @@ from bluegrad.cli._common import (
     Physical,
     Rate,
     TestData,
+    read_parameter,
     user_errors,
 )
 from bluegrad.tasks.settings import Settings
@@ -77,7 +78,7 @@ def train(
     with user_errors():
         settings = Settings(
             mechanism=mechanism,
-            parameter=_parameter(parameter),
+            parameter=read_parameter(parameter),
             epsilon=epsilon,
             delta=delta,
             epochs=epochs,
@@ -264,15 +265,6 @@ def _finish_step_on_interrupt(run: Any, console: Console, folder: Path) -> Itera
         raise typer.Exit(INTERRUPTED) from None
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _parameter(text: str) -> float | None:
-    if text == "auto":
-        return None
-    try:
-        return float(text)
-    except ValueError:
-        raise _checks.fail("parameter", text, "must be a number or 'auto'", "e.g. --parameter 0.9") from None
 
 
 def _entrants(mechanisms: str, sampling: str, lr: str) -> list[tuple[str, str, str, float]]:
