@@ -77,23 +77,10 @@ def train(
     """Train an image classifier under (epsilon, delta)-differential privacy; under torchrun, on several processes."""
     with user_errors():
         settings = Settings(
-            mechanism=mechanism,
-            parameter=read_parameter(parameter),
-            epsilon=epsilon,
-            delta=delta,
-            epochs=epochs,
-            batch_size=batch_size,
-            lr=lr,
-            momentum=momentum,
-            clip=clip,
-            seed=seed,
-            sampling=sampling,
-            period=period,
-            grad_sample_mode=grad_sample_mode,
-            physical_batch_size=physical_batch_size,
-            data=data,
-            test_data=test_data,
-        )
+            mechanism=mechanism, parameter=read_parameter(parameter), epsilon=epsilon, delta=delta, epochs=epochs,
+            batch_size=batch_size, lr=lr, momentum=momentum, clip=clip, seed=seed, sampling=sampling, period=period,
+            grad_sample_mode=grad_sample_mode, physical_batch_size=physical_batch_size, data=data, test_data=test_data,
+        )  # fmt: skip
         console = _console()
         key = _key(unsafe_noise_key_file, secure_noise)
         result = _train(

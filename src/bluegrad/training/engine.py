@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from bluegrad import _checks, accounting, optimize
 from bluegrad._checks import Unsupported
 from bluegrad.mechanism import Mechanism
-from bluegrad.noise.key import NoiseKey, require_key
+from bluegrad.noise.key import NoiseKey
 from bluegrad.noise.stream import NoiseStream
 from bluegrad.participation import FixedEpochs, Participation
 from bluegrad.sampling import batch_stream
@@ -141,12 +141,10 @@ class PrivacyEngine:
         check_model(module, optimizer, grad_sample_mode)
         leaves = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
         group = ranks.current()
-        secret = group.same(NoiseKey.generate() if key is None else require_key(key))
         stream = NoiseStream(
-            chosen, leaves, clip_norm=max_grad_norm, key=secret, history=noise_history, shard=group.shard()
+            chosen, leaves, clip_norm=max_grad_norm, key=group.key(key), history=noise_history, shard=group.shard()
         )
-        drawn = group.same(NoiseKey.generate() if sampling_key is None else require_key(sampling_key))
-        batches = batch_stream(chosen.participation, len(loader.dataset), drawn)  # type: ignore[arg-type]
+        batches = batch_stream(chosen.participation, len(loader.dataset), group.key(sampling_key))  # type: ignore[arg-type]
         batches.rank, batches.ranks = group.rank, group.count
         ghost = grad_sample_mode == "ghost"
         if batches.may_be_empty and grad_sample_mode == "functorch":
