@@ -24,7 +24,7 @@ from bluegrad.accounting._weights import ROUNDING, draw_add, draw_remove, upper_
 from bluegrad.participation import BallsInBins
 from bluegrad.strategy import Strategy
 
-METHODS = ("auto", "monte_carlo", "renyi")
+METHODS = ("monte_carlo", "renyi")
 # Most bounds that one answer may look at; each gets its share of the failure probability.
 CHECKS = 8
 # Range, in units of the target delta, in which a calibrated bound is accepted. Below 1, so that an epsilon found for
