@@ -336,6 +336,16 @@ class TestRefusals:
         with pytest.raises(bg.Unsupported, match="negative entries"):
             bg.sensitivity(General([[1.0, 0.0], [-0.5, 1.0]]), bg.BallsInBins(2, 1))
 
+    def test_quick_is_another_bound_and_little_looser(self):
+        strategy, law, m = two_bins(0.5, 3)
+        mechanism = bg.Mechanism(strategy, law, 1.0)
+        found = bg.epsilon(mechanism, delta=1e-5, method="quick")
+        assert max(oracle.two_bin_deltas(m, 1.0, found)) <= 1e-5 < max(oracle.two_bin_deltas(m, 1.0, 0.9 * found))
+        assert found.failure_probability == 1e-6
+        for other in (bg.FixedEpochs(6, 3), bg.CyclicPoisson(6, 6, 0.5)):
+            plain = bg.Mechanism(bg.identity(6), other, 1.0)
+            assert bg.epsilon(plain, delta=1e-5, method="quick") == bg.epsilon(plain, delta=1e-5)
+
     def test_methods_and_probabilities(self):
         mechanism = bg.Mechanism(bg.identity(8), bg.BallsInBins(8, 2), 1.0)
         with pytest.raises(ValueError, match=r"method='exact'.*BallsInBins.*choose one of"):

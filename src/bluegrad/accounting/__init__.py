@@ -20,6 +20,9 @@ from bluegrad.strategy import Strategy
 
 __all__ = ["Bound", "calibrate", "delta", "epsilon"]
 
+# The method that every law has besides "auto", and that never takes more than seconds.
+QUICK = "quick"
+
 
 class Curve(Protocol):
     """A privacy curve, each value an upper bound."""
@@ -59,7 +62,7 @@ def _law(participation: Participation) -> Law:
 def _(participation: Separated) -> Law:
     return Law(
         "gaussian",
-        ("auto", "exact"),
+        ("auto", "exact", QUICK),
         lambda mechanism, method, failure: gaussian.Gaussian(float(mechanism.noise_multiplier)),
         lambda strategy, epsilon, delta, method, failure: gaussian.calibrate(epsilon, delta),
     )
@@ -80,7 +83,7 @@ def _composed(name: str, rate: float, rounds: int) -> Law:
     poisson: Any = importlib.import_module("bluegrad.accounting.poisson")
     return Law(
         name,
-        ("auto", "pld"),
+        ("auto", "pld", QUICK),
         lambda mechanism, method, failure: poisson.PoissonGaussian(float(mechanism.noise_multiplier), rate, rounds),
         lambda strategy, epsilon, delta, method, failure: poisson.calibrate(epsilon, delta, rate, rounds),
     )
@@ -93,12 +96,16 @@ def _(participation: BallsInBins) -> Law:
         multiplier = float(mechanism.noise_multiplier)
         if isinstance(pair, RandomAllocation):
             return random_allocation.RandomAllocationGaussian(pair, multiplier)
+        if method == QUICK:
+            return balls_in_bins.BallsInBinsGaussian(pair, multiplier, "auto", failure, samples=balls_in_bins.QUICK)
         return balls_in_bins.BallsInBinsGaussian(pair, multiplier, method, failure)
 
     def solve(strategy: Strategy, epsilon: float, delta: float, method: str, failure: float) -> float:
         pair = _allocation_or_bins(strategy, participation, score.sensitivity(strategy, participation), method)
         if isinstance(pair, RandomAllocation):
             return pair.calibrate(epsilon, delta)
+        if method == QUICK:
+            return balls_in_bins.calibrate(pair, epsilon, delta, "auto", failure, samples=balls_in_bins.QUICK)
         return balls_in_bins.calibrate(pair, epsilon, delta, method, failure)
 
     def guess(strategy: Strategy, epsilon: float, delta: float) -> float:
@@ -107,7 +114,8 @@ def _(participation: BallsInBins) -> Law:
             return pair.calibrate(epsilon, delta)
         return balls_in_bins.estimate(pair, epsilon, delta)
 
-    return Law("balls-in-bins", ("auto", *balls_in_bins.METHODS, random_allocation.METHOD), curve, solve, guess)
+    methods = ("auto", *balls_in_bins.METHODS, random_allocation.METHOD, QUICK)
+    return Law("balls-in-bins", methods, curve, solve, guess)
 
 
 def _allocation_or_bins(
@@ -174,7 +182,8 @@ def calibrate(
         epsilon: privacy budget, above 0.
         delta: failure probability of the guarantee, in (0, 1).
         method: "auto", or one that the participation's law has: under BallsInBins "monte_carlo", "renyi", or for the
-            identity "pld".
+            identity "pld". "quick" is "auto" with few samples where it samples: as valid, a little looser, for
+            progress displays.
         failure_probability: chance, over the samples of a Monte Carlo method, that the mechanism isn't as private as
             asked. The bound that decides is computed at the returned multiplier, from samples of its own.
 
