@@ -261,14 +261,21 @@ class PrivacyEngine:
     def get_epsilon_spent(self, delta: float) -> float:
         """Epsilon of the steps taken so far at delta, should the run stop here; 0 before the first.
 
+        Before the last step it may be found by the method "quick": as valid as `get_epsilon`'s, a little looser.
+
         Raises:
             ValueError: delta out of range.
             RuntimeError: nothing was made private yet.
         """
         mechanism, taken = self.mechanism, self._run().steps_taken
-        asked = (taken, _checks.delta(delta))
-        if self._spent[0] != asked:  # under Poisson sampling a composition takes a good part of a second
-            self._spent = asked, accounting.epsilon(mechanism.after(taken), delta=delta) if taken else 0.0
+        _checks.delta(delta)
+        if not taken:
+            return 0.0
+        part = mechanism.after(taken)
+        asked = (part.steps, delta)
+        if self._spent[0] != asked:  # under random sampling an answer takes seconds
+            method = "auto" if part is mechanism else accounting.QUICK
+            self._spent = asked, accounting.epsilon(part, delta=delta, method=method)
         return self._spent[1]
 
     def ledger(self, delta: float) -> dict[str, Any]:
