@@ -29,6 +29,7 @@ ORDER = (
     "noise",
     "sampling",
     "training",
+    "theory",
     "tasks",
     "plots",
     "report",

@@ -1,0 +1,37 @@
+"""The theory of correlated noise as a tool: which noise is best for a problem, and how good it can get."""
+
+from bluegrad.theory.closed import (
+    Bounds,
+    difference_private,
+    lower_bounds,
+    root_private,
+    root_upper_bounds,
+    white_private,
+)
+from bluegrad.theory.named import damped_difference, damped_root, factored, moving, transfer, white
+from bluegrad.theory.optimal import minimum_phase, optimal_noise, optimal_private, optimal_strategy
+from bluegrad.theory.problem import Problem, Suboptimality, suboptimality
+from bluegrad.theory.transfer import Transfer
+
+__all__ = [
+    "Bounds",
+    "Problem",
+    "Suboptimality",
+    "Transfer",
+    "damped_difference",
+    "damped_root",
+    "difference_private",
+    "factored",
+    "lower_bounds",
+    "minimum_phase",
+    "moving",
+    "optimal_noise",
+    "optimal_private",
+    "optimal_strategy",
+    "root_private",
+    "root_upper_bounds",
+    "suboptimality",
+    "transfer",
+    "white",
+    "white_private",
+]
