@@ -11,11 +11,14 @@ from bluegrad.theory.closed import (
 from bluegrad.theory.named import damped_difference, damped_root, factored, moving, transfer, white
 from bluegrad.theory.optimal import minimum_phase, optimal_noise, optimal_private, optimal_strategy
 from bluegrad.theory.problem import Problem, Suboptimality, suboptimality
+from bluegrad.theory.simulation import Estimate, Simulation, simulate
 from bluegrad.theory.transfer import Transfer
 
 __all__ = [
     "Bounds",
+    "Estimate",
     "Problem",
+    "Simulation",
     "Suboptimality",
     "Transfer",
     "damped_difference",
@@ -30,6 +33,7 @@ __all__ = [
     "optimal_strategy",
     "root_private",
     "root_upper_bounds",
+    "simulate",
     "suboptimality",
     "transfer",
     "white",
