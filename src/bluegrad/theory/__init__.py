@@ -8,6 +8,7 @@ from bluegrad.theory.closed import (
     root_upper_bounds,
     white_private,
 )
+from bluegrad.theory.convex import ConvexBound, ConvexClass, convex_bound, convex_optimal
 from bluegrad.theory.named import damped_difference, damped_root, factored, moving, transfer, white
 from bluegrad.theory.optimal import minimum_phase, optimal_noise, optimal_private, optimal_strategy
 from bluegrad.theory.problem import Problem, Suboptimality, suboptimality
@@ -16,11 +17,15 @@ from bluegrad.theory.transfer import Transfer
 
 __all__ = [
     "Bounds",
+    "ConvexBound",
+    "ConvexClass",
     "Estimate",
     "Problem",
     "Simulation",
     "Suboptimality",
     "Transfer",
+    "convex_bound",
+    "convex_optimal",
     "damped_difference",
     "damped_root",
     "difference_private",
