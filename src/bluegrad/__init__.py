@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from bluegrad import optimize as optimize
+    from bluegrad import theory as theory
     from bluegrad._checks import Unsupported as Unsupported
     from bluegrad.accounting import Bound as Bound
     from bluegrad.accounting import calibrate as calibrate
@@ -105,12 +106,12 @@ _HOME = {
     "PrivacyEngine": "training",
 }
 
-__all__ = ["optimize", *list(_HOME)]  # noqa: PLE0604 - _HOME holds strings
+__all__ = ["optimize", "theory", *list(_HOME)]  # noqa: PLE0604 - _HOME holds strings
 
 
 def __getattr__(name: str) -> Any:
-    if name == "optimize":
-        return importlib.import_module("bluegrad.optimize")
+    if name in {"optimize", "theory"}:
+        return importlib.import_module(f"bluegrad.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'bluegrad' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"bluegrad.{_HOME[name]}"), name)

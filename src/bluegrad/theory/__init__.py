@@ -9,6 +9,7 @@ from bluegrad.theory.closed import (
     white_private,
 )
 from bluegrad.theory.convex import ConvexBound, ConvexClass, convex_bound, convex_optimal
+from bluegrad.theory.finite import gradient_norm_bound, half_exponential_constant, safe_clip_norm
 from bluegrad.theory.named import damped_difference, damped_root, factored, moving, transfer, white
 from bluegrad.theory.optimal import minimum_phase, optimal_noise, optimal_private, optimal_strategy
 from bluegrad.theory.problem import Problem, Suboptimality, suboptimality
@@ -30,6 +31,8 @@ __all__ = [
     "damped_root",
     "difference_private",
     "factored",
+    "gradient_norm_bound",
+    "half_exponential_constant",
     "lower_bounds",
     "minimum_phase",
     "moving",
@@ -38,6 +41,7 @@ __all__ = [
     "optimal_strategy",
     "root_private",
     "root_upper_bounds",
+    "safe_clip_norm",
     "simulate",
     "suboptimality",
     "transfer",

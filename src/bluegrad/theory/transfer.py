@@ -16,6 +16,7 @@ from bluegrad import _checks, _series
 from bluegrad.strategy import Strategy, banded_inverse_toeplitz
 from bluegrad.strategy.base import Array
 from bluegrad.theory import _quadrature
+from bluegrad.workload import power_coefficients
 
 # Frequencies times coefficients evaluated at once.
 _BLOCK = 1 << 22
@@ -112,8 +113,10 @@ class Factored(Transfer):
         return math.sqrt(self.mean(lambda w: 1.0 / self.power(w), self._low))
 
     def coefficients(self, length: int) -> Array:
-        """Exponential of the series -sum_i p_i sum_k (r_i x)^k / k."""
+        """Exponential of the series -sum_i p_i sum_k (r_i x)^k / k; exact to the last digit for one factor."""
         check_length(length)
+        if len(self.bases) == 1:
+            return power_coefficients(self.exponents[0], self.bases[0], length)
         k = np.arange(1, length)
         log = np.zeros(length)
         for base, exponent in zip(self.bases, self.exponents):
