@@ -13,11 +13,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
+import bluegrad
 from bluegrad.cli import app
+from bluegrad.noise import kernel
 from bluegrad.tasks.mechanisms import FAMILIES
 
 RUNNER = CliRunner()
@@ -246,6 +249,26 @@ def test_an_interrupted_run_ends_with_the_weights_of_the_uninterrupted_one(
     assert same(weights(out), whole)
     assert not same(weights(out), other)  # the comparison can fail
     assert not (out / "checkpoint.pt").exists(), "the key is gone once the run is over"
+
+
+def test_doctor_reports_the_installation():
+    done = invoke("doctor")
+    assert done.exit_code == 0
+    rows = dict(line.split() for line in done.output.splitlines() if line.startswith(("bluegrad", "torch")))
+    assert rows["bluegrad"] == bluegrad.__version__ and rows["torch"] == torch.__version__
+    kind = kernel.choose(None).name
+    assert (f"native ({kind})" if kind != "fallback" else "fallback (NumPy)") in done.output
+    assert "a second" in done.output and "kernels agree" in done.output and "gpu" in done.output
+
+
+def test_doctor_finds_a_kernel_with_other_bits(monkeypatch):
+    class Other(type(kernel.choose("fallback"))):
+        def accumulate(self, out, factors, *rest):
+            super().accumulate(out, np.nextafter(factors, np.float32(9)), *rest)
+
+    monkeypatch.setitem(kernel.backends(), "other", Other())
+    done = invoke("doctor")
+    assert done.exit_code == 1 and "no: other" in done.output
 
 
 def test_plan_shows_noise_with_and_without_amplification(tmp_path):

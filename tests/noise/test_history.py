@@ -12,31 +12,7 @@ import bluegrad as bg
 from bluegrad.noise import kernel
 from bluegrad.noise.place import Device, Host, choose_places
 from bluegrad.noise.source import choose_source
-from contracts.test_strategy_contract import EXAMPLES
-
-SHAPES = [(3, 5), (1,), (2, 0), (33,)]
-LONG = {
-    "square root": lambda: bg.square_root(bg.PrefixSum(40)),
-    "twenty bands of noise": lambda: bg.banded_inverse_toeplitz(np.linspace(1, -0.2, 20), 40),
-    "restarted": lambda: bg.stamped(bg.square_root(bg.PrefixSum(20)), 2),
-    "fourier": lambda: bg.fourier(40, decoder="optimal"),
-    "tree": lambda: bg.tree_aggregation(40),
-    "full tree": lambda: bg.tree_aggregation(40, decoder="full"),
-    "buffered": lambda: bg.buffered_toeplitz(40, [0.99, 0.5], [0.1, 0.3]),
-    "banded": lambda: bg.toeplitz([1.0, 0.5, 0.25], 40),
-    "lambda": lambda: bg.column_normalized(bg.lambda_cgd(40, 0.9)),
-}
-EVERY = [pytest.param(make, id=f"{name}-{i}") for name, makes in EXAMPLES.items() for i, make in enumerate(makes)]
-
-
-def stream(strategy: bg.Strategy, **options) -> bg.NoiseStream:
-    mechanism = bg.Mechanism(strategy, bg.SinglePass(strategy.steps), noise_multiplier=1.5)
-    key = options.pop("key", bg.NoiseKey.from_hex("0123456789abcdef" * 2))
-    return bg.NoiseStream(mechanism, [torch.zeros(s) for s in SHAPES], clip_norm=0.5, key=key, **options)
-
-
-def flat(noise: list[torch.Tensor]) -> np.ndarray:
-    return torch.cat([x.reshape(-1) for x in noise]).numpy()
+from noise_streams import EVERY, LONG, SHAPES, flat, stream
 
 
 @pytest.mark.parametrize("make", EVERY)
@@ -87,8 +63,8 @@ def test_the_numbers_do_not_depend_on_where_the_history_is(name, tmp_path):
 def test_a_device_adds_the_same_numbers(name):
     strategy, sizes = LONG[name](), [40, 7]
     key = bg.NoiseKey.generate()
-    host = choose_source(strategy, sizes, 2.0, key, [Host(), Host()])
-    device = choose_source(strategy, sizes, 2.0, key, [Device(torch.device("cpu"))] * 2)
+    host = choose_source(strategy, [range(size) for size in sizes], 2.0, key, [Host(), Host()])
+    device = choose_source(strategy, [range(size) for size in sizes], 2.0, key, [Device(torch.device("cpu"))] * 2)
     for t in range(strategy.steps):
         for leaf, size in enumerate(sizes):
             one, other = np.ones(size, dtype=np.float32), torch.ones(size)
@@ -100,14 +76,16 @@ def test_a_device_adds_the_same_numbers(name):
         if t == strategy.steps // 2:
             saved = device.buffers()
             assert [[x.dtype for x in leaf] for leaf in saved] == [[np.float32] * device.rows(t + 1)] * 2
-            device = choose_source(strategy, sizes, 2.0, key, [Device(torch.device("cpu"))] * 2)
+            device = choose_source(
+                strategy, [range(size) for size in sizes], 2.0, key, [Device(torch.device("cpu"))] * 2
+            )
             device.restore(saved)
 
 
 def test_a_stream_drops_noise_that_no_later_row_needs():
     strategy = bg.stamped(bg.square_root(bg.PrefixSum(20)), 50)
     ours = stream(strategy)
-    assert max(rows.shape[0] for rows in ours._source._drawn) == 20
+    assert max(rows.shape[0] for rows in ours._source._rows) == 20
     for _ in range(strategy.steps):
         ours.next()
 

@@ -21,10 +21,7 @@ FALSE_ALARM = 1e-6
 def transform(radius_words, angle_words):
     """Radius of the first words, cosine and sine of the second."""
     first, second = (np.array(w, dtype=np.uint64).astype(np.uint32) for w in (radius_words, angle_words))
-    radius, cosine, sine, x, y = (np.empty(first.shape, np.float32) for _ in range(5))
-    kernel._radius(first, radius, x, y)
-    kernel._direction(second, cosine, sine, x, y)
-    return radius, cosine, sine
+    return kernel.choose(None).transform(first, second)
 
 
 def text(values):
@@ -298,7 +295,7 @@ class TestDistinctness:
             [0, 1, 255],
         )
         streams = {
-            kernel._streams(KEY, domain, [step], leaf).tobytes()
+            kernel._streams(kernel.choose(None), KEY, domain, [step], leaf).tobytes()
             for step in steps
             for leaf in leaves
             for domain in domains

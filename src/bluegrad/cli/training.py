@@ -70,7 +70,7 @@ def train(
         ),
     ] = None,
 ) -> None:
-    """Train an image classifier under (epsilon, delta)-differential privacy."""
+    """Train an image classifier under (epsilon, delta)-differential privacy; under torchrun, on several processes."""
     with user_errors():
         settings = Settings(
             mechanism=mechanism,
@@ -90,7 +90,7 @@ def train(
             data=data,
             test_data=test_data,
         )
-        console = Console()
+        console = _console()
         key = None if unsafe_noise_key_file is None else _read_key(unsafe_noise_key_file)
         result = _train(
             settings, _folder(out, resume), resume, console,
@@ -140,7 +140,7 @@ def compare(
             for seed in range(seeds)
             for label, name, drawn, rate in entrants
         ]
-        folder, console = _folder(out, resume), Console()
+        folder, console = _folder(out, resume), _console()
         results: dict[str, list[Any]] = {label: [] for label, *_ in entrants}
         images = None
         for name, settings in every:
@@ -160,10 +160,17 @@ def compare(
         console.print(f"plot: {folder / 'comparison.png'}", soft_wrap=True)
 
 
+def _console() -> Console:
+    """Where to print: of several processes the first one alone does."""
+    ranks: Any = importlib.import_module("bluegrad.training.ranks")
+    return Console(quiet=not ranks.start().first)
+
+
 def _folder(out: Path | None, resume: bool) -> Path:
     if out is None and resume:
         raise _checks.fail("out", None, "is needed with --resume", "give the folder of the run to continue")
-    return out or Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
+    ranks: Any = importlib.import_module("bluegrad.training.ranks")
+    return out or Path("runs") / ranks.current().shared(datetime.now().strftime("%Y%m%d-%H%M%S"))
 
 
 def _read_key(path: Path) -> Any:
@@ -208,6 +215,8 @@ def _train(
 
         with _finish_step_on_interrupt(run, console, folder):
             result = run.train(show)
+    if not run.ranks.first:
+        return result
     plots: Any = importlib.import_module("bluegrad.plots")
     plots.training_curves(
         folder / "curves.png",

@@ -22,9 +22,6 @@ Floats = NDArray[np.float32]
 class Place(ABC):
     """Makes arrays, and brings drawn noise to where it can be added to them."""
 
-    # elements summed over all terms at a time
-    block: int = 1 << 15  # while they stay in the processor's cache; smaller than a kernel's block
-
     @abstractmethod
     def zeros(self, rows: int, size: int) -> Any:
         """Float32 zeros, shape (rows, size)."""
@@ -81,8 +78,6 @@ class Scratch(Place):
 
 class Device(Place):
     """Tensors on one device, added there."""
-
-    block = 1 << 62  # a launch costs more than memory traffic
 
     def __init__(self, device: torch.device) -> None:
         self.device = device

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,25 @@ _FORMAT = "bluegrad-noise-1"
 _CHUNK = 1 << 20  # elements of scratch where noise can't be added in place (another device or dtype)
 
 
+@dataclass(frozen=True)
+class Shard:
+    """One process's part of every leaf: elements rank * size // ranks up to (rank + 1) * size // ranks.
+
+    Args:
+        rank: 0 .. ranks - 1.
+        ranks: number of processes.
+        whole: makes an array of all elements out of every process's part; called by all of them together.
+    """
+
+    rank: int = 0
+    ranks: int = 1
+    whole: Callable[[Floats, int], Floats] = lambda part, size: part
+
+    def span(self, size: int) -> range:
+        """The part of a leaf of `size` elements."""
+        return range(self.rank * size // self.ranks, (self.rank + 1) * size // self.ranks)
+
+
 class NoiseStream:
     """Row t of N Z at step t, for parameters of given shapes: what makes a sum of clipped gradients private.
 
@@ -37,6 +57,7 @@ class NoiseStream:
         key: a fresh NoiseKey.
         history: where noise that isn't drawn again is kept: "host" memory, the parameters' "device", or a folder, in
             which a nameless file is mapped into memory. The numbers don't depend on it.
+        shard: draw a part of every leaf only; the parts of all processes add up to the noise.
 
     Raises:
         ValueError: no or non-floating tensors, a clip norm that isn't above 0, a key that is no NoiseKey, or a history
@@ -61,6 +82,7 @@ class NoiseStream:
         clip_norm: float,
         key: NoiseKey,
         history: str | Path = "host",
+        shard: Shard | None = None,
     ) -> None:
         if not isinstance(mechanism, Mechanism):
             raise _checks.fail("mechanism", mechanism, "must be a Mechanism", "bluegrad.calibrate makes one")
@@ -75,14 +97,15 @@ class NoiseStream:
         )
         self._key = require_key(key)
         self._templates = [(x.shape, x.dtype, x.device) for x in like]
+        self._shard = shard or Shard()
+        self._spans = [self._shard.span(shape.numel()) for shape, _, _ in self._templates]
         self._step = 0
         self._places = choose_places(history, [device for _, _, device in self._templates])
         self._source = self._make_source(self._key)
 
     def _make_source(self, key: NoiseKey) -> Source:
-        sizes = [shape.numel() for shape, _, _ in self._templates]
         scale = self.mechanism.noise_scale(self.clip_norm)
-        return choose_source(self.mechanism.strategy, sizes, scale, key, self._places)
+        return choose_source(self.mechanism.strategy, self._spans, scale, key, self._places)
 
     @property
     def steps_taken(self) -> int:
@@ -122,26 +145,24 @@ class NoiseStream:
         self._step += 1
 
     def _add_leaf(self, leaf: int, tensor: torch.Tensor) -> None:
-        count = tensor.numel()
-        if tensor.is_contiguous() and tensor.device.type == "cpu" and tensor.dtype == torch.float32:
-            self._source.add(tensor.view(-1).numpy(), self._step, leaf, 0)
+        span = self._spans[leaf]
+        if not tensor.is_contiguous():  # elements are numbered in logical order, whatever the memory format
+            noise = torch.zeros(tensor.shape, dtype=torch.float32, device=tensor.device)
+            self._add_leaf(leaf, noise)
+            tensor.add_(noise.to(tensor.dtype))
             return
-        if isinstance(self._places[leaf], Device):
-            noise = torch.zeros(count, dtype=torch.float32, device=tensor.device)
-            self._source.add(noise, self._step, leaf, 0)
-            tensor.add_(noise.to(tensor.dtype).view(tensor.shape))
-            return
-        # elements are numbered in logical order, whatever the memory format
-        chunk = _CHUNK if tensor.is_contiguous() else max(count, 1)
-        flat = tensor.view(-1) if tensor.is_contiguous() else tensor
-        for start in range(0, count, chunk):
-            part: Floats = np.zeros(min(chunk, count - start), dtype=np.float32)
-            self._source.add(part, self._step, leaf, start)
-            noise = torch.from_numpy(part).to(tensor.device, tensor.dtype)
-            if tensor.is_contiguous():
-                flat[start : start + len(part)].add_(noise)
-            else:
-                flat.add_(noise.view(tensor.shape))
+        flat = tensor.view(-1)[span.start : span.stop]
+        if tensor.device.type == "cpu" and tensor.dtype == torch.float32:
+            self._source.add(flat.numpy(), self._step, leaf, span.start)
+        elif isinstance(self._places[leaf], Device):
+            noise = torch.zeros(len(span), dtype=torch.float32, device=tensor.device)
+            self._source.add(noise, self._step, leaf, span.start)
+            flat.add_(noise.to(tensor.dtype))
+        else:
+            for start in range(0, len(span), _CHUNK):
+                part: Floats = np.zeros(min(_CHUNK, len(span) - start), dtype=np.float32)
+                self._source.add(part, self._step, leaf, span.start + start)
+                flat[start : start + len(part)].add_(torch.from_numpy(part).to(tensor.device, tensor.dtype))
 
     def _shapes(self) -> list[list[int]]:
         return [list(shape) for shape, _, _ in self._templates]
@@ -149,9 +170,12 @@ class NoiseStream:
     def state_dict(self) -> dict[str, Any]:
         """Plain data from which a stream of the same mechanism continues bit for bit.
 
+        It doesn't depend on how the noise is shared out among processes; all of them call it together.
+
         Returns:
             Numbers, strings, lists and tensors. It holds the key: keep it as secret as the data.
         """
+        sizes = [shape.numel() for shape, _, _ in self._templates]
         return {
             "format": _FORMAT,
             "mechanism": self.mechanism.fingerprint,
@@ -159,7 +183,10 @@ class NoiseStream:
             "shapes": self._shapes(),
             "key": self._key.hex(),
             "step": self._step,
-            "buffers": [[torch.from_numpy(x.copy()) for x in leaf] for leaf in self._source.buffers()],
+            "buffers": [
+                [torch.from_numpy(self._shard.whole(x.copy(), size)) for x in leaf]
+                for size, leaf in zip(sizes, self._source.buffers())
+            ],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -219,7 +246,8 @@ class NoiseStream:
                 raise _checks.fail(
                     f"state['buffers'][{at}]", "NaN or infinity", "must be finite", "load what state_dict gave"
                 )
-        return [[x.detach().cpu().numpy() for x in leaf] for leaf in buffers]
+        spans = [slice(span.start, span.stop) for span in self._spans]
+        return [[x.detach().cpu().numpy()[span] for x in leaf] for span, leaf in zip(spans, buffers)]
 
 
 def _kind(x: Any) -> str:

@@ -108,7 +108,10 @@ def check_model(module: nn.Module, optimizer: Optimizer) -> None:
         Unsupported: distributed wrappers, half precision, or optimizers that evaluate the loss themselves.
     """
     if isinstance(module, _DISTRIBUTED):
-        raise Unsupported(f"module={type(module).__name__}: training on several processes isn't supported yet")
+        raise Unsupported(
+            f"module={type(module).__name__}: would sum the gradients of several processes before they are clipped; "
+            "pass the plain module: the engine's optimizer sums what was clipped, with the noise"
+        )
     for name, layer in module.named_modules():
         if isinstance(layer, AbstractGradSampleModule) or "autograd_grad_sample_hooks" in vars(layer):
             raise _checks.fail(

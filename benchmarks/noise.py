@@ -1,0 +1,138 @@
+"""Drawing noise: this package's kernels beside torch's `normal_`, and whole noise steps beside jax-privacy's.
+
+Every round times all contestants in turn; a time is the least of the rounds, since other work on the machine only
+adds. Usage: python benchmarks/noise.py [--rounds N] [--jax PYTHON] [--out FOLDER], where PYTHON is an interpreter that
+has jax and jax-privacy; without it that comparison is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import bluegrad as bg
+from bluegrad.noise import kernel
+
+SIZES = (1_000_000, 10_000_000)
+STEPS, EARLY = 100, 20  # of a stream, and of those before the ones that are timed
+TAPS = {
+    "plain noise": [1.0],
+    "lambda-CGD step": [1.0, -0.9],
+    "BISR step, 4 bands": [1.0, -0.5, -0.125, -0.0625],
+}
+# of C, the same for jax-privacy in noise_jax.py
+STREAMS = {
+    "dp-sgd": lambda: bg.identity(STEPS),
+    "banded, 2 bands": lambda: bg.toeplitz([0.5**i for i in range(2)], STEPS),
+    "banded, 4 bands": lambda: bg.toeplitz([0.5**i for i in range(4)], STEPS),
+    "banded, 16 bands": lambda: bg.toeplitz([0.5**i for i in range(16)], STEPS),
+    "buffered, 4 buffers": lambda: bg.buffered_toeplitz(STEPS, [0.999, 0.99, 0.9, 0.4], [0.02, 0.05, 0.15, 0.2]),
+}
+
+
+def seconds(run: Callable[[], object]) -> float:
+    """Seconds of one call."""
+    began = time.perf_counter()
+    run()
+    return time.perf_counter() - began
+
+
+def draws(size: int, threads: int, rounds: int) -> list[dict[str, object]]:
+    """Fused draws of every backend over torch's `normal_` on as many threads."""
+    torch.set_num_threads(threads)
+    out, plain = np.zeros(size, np.float32), torch.empty(size)
+    at = {"key": bg.NoiseKey.generate().secret, "step": 9, "leaf": 0, "start": 0, "scale": 1.0, "threads": threads}
+    contestants: dict[tuple[str, str], Callable[[], object]] = {("torch", "normal_"): plain.normal_}
+    for name in kernel.backends():
+        for case, taps in TAPS.items():
+            contestants[name, case] = lambda name=name, taps=taps: kernel.add_weighted_normals(
+                out, taps, backend=name, **at
+            )
+    times = {key: [seconds(run) for run in [contestants[key]] * 2][1:] for key in contestants}
+    for _ in range(rounds - 1):
+        for key, run in contestants.items():
+            times[key].append(seconds(run))
+    least = {key: min(values) for key, values in times.items()}
+    return [
+        {
+            "kernel": name,
+            "case": case,
+            "elements": size,
+            "threads": threads,
+            "ns_per_element": f"{1e9 * value / size:.2f}",
+            "times_torch_normal": f"{value / least['torch', 'normal_']:.2f}",
+        }
+        for (name, case), value in least.items()
+    ]
+
+
+def steps(size: int, rounds: int) -> dict[str, float]:
+    """Seconds of a noise step of every mechanism, added to a gradient."""
+    target, times = torch.zeros(size), {}
+    for name, strategy in STREAMS.items():
+        mechanism = bg.Mechanism(strategy(), bg.SinglePass(STEPS), noise_multiplier=1.0)
+        stream = bg.NoiseStream(mechanism, [target], clip_norm=1.0, key=bg.NoiseKey.generate())
+        for _ in range(EARLY):
+            stream.add_to([target])
+        times[name] = min(seconds(lambda stream=stream: stream.add_to([target])) for _ in range(rounds))
+    return times
+
+
+def beside_jax(python: str, rounds: int) -> list[dict[str, object]]:
+    """Noise steps over jax-privacy's, in processes that take turns; the least of both turns."""
+    script = str(Path(__file__).with_name("noise_jax.py"))
+    rows = []
+    for size in SIZES:
+        mine, theirs = [], []
+        for _ in range(2):
+            mine.append(steps(size, rounds))
+            done = subprocess.check_output([python, script, str(size), str(rounds)], text=True)
+            theirs.append(json.loads(done.splitlines()[-1]))
+        for name in STREAMS:
+            ours, jax = (min(turn[name] for turn in turns) for turns in (mine, theirs))
+            rows.append(
+                {
+                    "mechanism": name,
+                    "elements": size,
+                    "ns_per_element": f"{1e9 * ours / size:.2f}",
+                    "jax_privacy_ns_per_element": f"{1e9 * jax / size:.2f}",
+                    "jax_privacy_over_bluegrad": f"{jax / ours:.1f}",
+                }
+            )
+    return rows
+
+
+def write(path: Path, rows: list[dict[str, object]]) -> None:
+    """Print the table and write it as CSV."""
+    for row in rows:
+        print("  ".join(f"{value!s:>20}" for value in row.values()), flush=True)
+    path.parent.mkdir(exist_ok=True)
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def main() -> None:
+    """Measure, print and write both tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--jax", metavar="PYTHON", help="interpreter that has jax-privacy")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    arguments = parser.parse_args()
+    rows = [row for threads in (1, 2) for size in SIZES for row in draws(size, threads, arguments.rounds)]
+    write(arguments.out / "noise.csv", rows)
+    if arguments.jax:
+        write(arguments.out / "noise-jax.csv", beside_jax(arguments.jax, arguments.rounds))
+
+
+if __name__ == "__main__":
+    main()
