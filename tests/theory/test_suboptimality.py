@@ -191,6 +191,19 @@ def test_scaling_laws():
     assert twice.private == pytest.approx(2 * one.private, rel=1e-12)
 
 
+def test_multiplicities_repeat_an_eigenvalue():
+    repeated = theory.Problem([1.0, 0.3, 0.3, 0.3], 0.2, sgd_noise=1.0)
+    counted = theory.Problem([1.0, 0.3], 0.2, sgd_noise=1.0, multiplicities=[1, 3])
+    for noise in (theory.white(), theory.damped_root(0.05), theory.optimal_noise(counted)):
+        one, other = (theory.suboptimality(problem, noise) for problem in (repeated, counted))
+        assert one.private == pytest.approx(other.private, rel=1e-12)
+        assert one.sgd == pytest.approx(other.sgd, rel=1e-12)
+    for name in ("dimension", "trace", "effective_dimension", "stable_rank"):
+        assert getattr(repeated, name) == pytest.approx(getattr(counted, name))
+    with pytest.raises(ValueError, match="can't be simulated"):
+        theory.simulate(counted, theory.white(), steps=2)
+
+
 def test_dimensions():
     problem = theory.Problem([2.0, 1.0, 1.0], 0.1)
     assert (problem.effective_dimension, problem.stable_rank, problem.condition_number) == (2.0, 1.5, 2.0)
@@ -205,6 +218,8 @@ def test_dimensions():
         (lambda: theory.Problem([1.0, 0.0], 0.1), "leave out"),
         (lambda: theory.Problem([1.0, math.nan], 0.1), r"eigenvalues\[1\]=nan"),
         (lambda: theory.Problem([1.0], math.nan), "learning_rate=nan"),
+        (lambda: theory.Problem([1.0], 0.1, multiplicities=[0.0]), "multiplicities"),
+        (lambda: theory.Problem([1.0], 0.1, multiplicities=[1.0, 2.0]), "multiplicities"),
         (lambda: theory.Problem([1.0], 0.1, rho=0.0), "rho=0.0"),
         (lambda: theory.Problem([1.0], 0.1, sgd_noise=-1.0), "sgd_noise=-1.0"),
         (lambda: theory.root_private(theory.Problem([1.0], 0.1), 1.0), "nu=1.0"),

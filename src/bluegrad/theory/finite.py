@@ -90,10 +90,10 @@ def _parts(
     values, counts = problem.groups
     begin = 0.0
     if start is not None:
-        theta0 = _checks.vector("start", start, fix=f"give {problem.dimension} coordinates")
-        if len(theta0) != problem.dimension:
+        theta0 = _checks.vector("start", start, fix=f"give {len(problem.spectrum)} coordinates")
+        if len(theta0) != len(problem.spectrum):
             fix = "give one coordinate for each eigenvalue"
-            raise _checks.fail("len(start)", len(theta0), f"must equal {problem.dimension}", fix)
+            raise _checks.fail("len(start)", len(theta0), f"must equal {len(problem.spectrum)}", fix)
         begin = float(np.linalg.norm(problem.spectrum * theta0))
     a = problem.rates
     sgd = problem.sgd_noise**2 * values * (a / (2.0 - a) + 1.0)

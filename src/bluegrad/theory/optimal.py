@@ -89,9 +89,9 @@ def optimal_noise(problem: Problem) -> Transfer:
     if a[-1] < 1.0:
         poles, zeros = 1.0 - a, _zeros(problem)
         bases = (*map(float, poles), *map(float, zeros))
-        return Factored(f"optimal({problem.dimension} directions)", bases, (0.5,) * len(poles) + (-0.5,) * len(zeros))
+        return Factored(f"optimal({len(a)} eigenvalues)", bases, (0.5,) * len(poles) + (-0.5,) * len(zeros))
     narrow = float(min(a[0], 2.0 - a[-1], 1.0))
-    return Shaped(f"optimal({problem.dimension} directions)", lambda w: problem.response(w) ** -0.5, narrow)
+    return Shaped(f"optimal({len(a)} eigenvalues)", lambda w: problem.response(w) ** -0.5, narrow)
 
 
 def optimal_private(problem: Problem) -> float:

@@ -28,6 +28,8 @@ class Problem:
         clip_norm: G, above 0.
         rho: zero-concentrated privacy of one participation, above 0.
         sgd_noise: s_sgd, at least 0.
+        multiplicities: how often each eigenvalue occurs, shape (d,), above 0 and not necessarily whole (as in an
+            estimated density of eigenvalues); once if not given.
 
     Raises:
         ValueError: an argument out of range.
@@ -44,6 +46,7 @@ class Problem:
     clip_norm: float = 1.0
     rho: float = 1.0
     sgd_noise: float = 0.0
+    multiplicities: ArrayLike | None = None
     spectrum: Array = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -63,16 +66,27 @@ class Problem:
             _checks.real(name, getattr(self, name), low=0.0, low_open=True, fix="1 is a unit to compare in")
         _checks.real("sgd_noise", self.sgd_noise, low=0.0, fix="0 leaves private noise alone")
         object.__setattr__(self, "spectrum", values)
+        if self.multiplicities is not None:
+            times = _checks.vector("multiplicities", self.multiplicities, fix="give one for each eigenvalue")
+            if len(times) != len(values) or (times <= 0.0).any():
+                raise _checks.fail(
+                    "multiplicities", times.tolist()[:8], f"must be {len(values)} numbers above 0",
+                    "give one for each eigenvalue",
+                )  # fmt: skip
 
     @property
-    def dimension(self) -> int:
-        """d."""
-        return len(self.spectrum)
+    def _times(self) -> Array:
+        return np.ones(len(self.spectrum)) if self.multiplicities is None else np.asarray(self.multiplicities, float)
+
+    @property
+    def dimension(self) -> float:
+        """d, counting every eigenvalue as often as it occurs."""
+        return float(self._times.sum()) if self.multiplicities is not None else len(self.spectrum)
 
     @property
     def trace(self) -> float:
         """Tr H."""
-        return float(self.spectrum.sum())
+        return float(self._times @ self.spectrum)
 
     @property
     def effective_dimension(self) -> float:
@@ -82,7 +96,7 @@ class Problem:
     @property
     def stable_rank(self) -> float:
         """|H|_F^2 / |H|^2, at most d_eff."""
-        return float((self.spectrum / self.spectrum.max()) @ (self.spectrum / self.spectrum.max()))
+        return float(self._times @ (self.spectrum / self.spectrum.max()) ** 2)
 
     @property
     def condition_number(self) -> float:
@@ -91,8 +105,8 @@ class Problem:
 
     @cached_property
     def _groups(self) -> tuple[Array, Array]:
-        values, counts = np.unique(self.spectrum, return_counts=True)
-        return values, counts.astype(np.float64)
+        values, where = np.unique(self.spectrum, return_inverse=True)
+        return values, np.bincount(where, weights=self._times).astype(np.float64)
 
     @property
     def groups(self) -> tuple[Array, Array]:

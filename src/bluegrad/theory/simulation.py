@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import stats
+from scipy import special
 
 from bluegrad import _checks, _series
 from bluegrad.strategy.base import Array
@@ -79,7 +79,7 @@ class Estimate:
             ValueError: confidence outside (0, 1).
         """
         _checks.real("confidence", confidence, low=0.0, high=1.0, low_open=True, high_open=True, fix="commonly 0.95")
-        half = float(stats.t.ppf((1.0 + confidence) / 2.0, self.repeats - 1)) * self.standard_error
+        half = float(special.stdtrit(self.repeats - 1, (1.0 + confidence) / 2.0)) * self.standard_error
         return self.mean - half, self.mean + half
 
 
@@ -135,7 +135,9 @@ def simulate(
     _checks.integer("steps", steps, minimum=1, fix="give the number of steps")
     _checks.integer("repeats", repeats, minimum=1, fix="16 give a standard error")
     _checks.choice("gradients", gradients, _GRADIENTS)
-    d = problem.dimension
+    if problem.multiplicities is not None:
+        raise _checks.fail("problem.multiplicities", "given", "can't be simulated", "repeat the eigenvalues instead")
+    d = len(problem.spectrum)
     theta0 = np.zeros(d) if start is None else _checks.vector("start", start, fix=f"give {d} coordinates")
     rates = _rates(problem, learning_rates, steps)
     if len(theta0) != d:
@@ -179,7 +181,7 @@ class _Run:
 
     def parts(self) -> Iterator[slice]:
         """Directions that are simulated together: all, where a gradient's length couples them."""
-        d = self.problem.dimension
+        d = len(self.problem.spectrum)
         memory = max(len(taps(self.noise, self.steps, self._slowest)), _COUPLED)
         size = d if self.sampled or self.clip else min(d, max(VALUES // (self.repeats * memory), 1))
         for start in range(0, d, size):
