@@ -86,6 +86,16 @@ def test_divergence_is_infinity_and_no_large_number(noise):
     assert error.private == math.inf and error.total == math.inf and math.isfinite(error.sgd)
 
 
+def test_zeros_on_the_circle_are_found_among_others():
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        inside = np.poly(rng.uniform(-0.95, 0.95, rng.integers(1, 12)))
+        angle = rng.uniform(0, math.pi)
+        for circle in ([1.0, -1.0], [1.0, 1.0], [1.0, -2 * math.cos(angle), 1.0]):
+            assert theory.moving(np.convolve(inside, circle)).gamma == math.inf
+        assert theory.moving(inside).finite
+
+
 def test_just_inside_of_divergence_is_finite():
     assert theory.factored([1.0], [0.49]).gamma < 6
     assert theory.moving([1.0, -1.0 + 1e-6]).gamma == pytest.approx((2e-6) ** -0.5, rel=1e-5)

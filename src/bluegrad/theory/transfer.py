@@ -249,14 +249,15 @@ def autoregression_norm(monic: Array) -> float:
 
     inf if one has absolute value 1 or more, that is if P has a zero in the closed unit disc (Schur and Cohn).
     """
-    p, log = np.array(_series.strip(monic)), 0.0
+    p, log, rounding = np.array(_series.strip(monic)), 0.0, 64.0 * np.finfo(np.float64).eps
     while len(p) > 1:
         k = float(p[-1])
-        # within rounding of 1: a zero on the circle, whose series has an infinite norm
-        if abs(k) >= 1.0 - 4.0 * np.finfo(np.float64).eps:
+        # a coefficient that rounding can't tell from 1 is a zero on the circle, whose series has an infinite norm
+        if abs(k) >= 1.0 - rounding:
             return math.inf
         log -= 0.5 * math.log1p(-k * k)
         p = (p[:-1] - k * p[:0:-1]) / (1.0 - k * k)
+        rounding = min(rounding / (1.0 - abs(k)), 0.5)
     return math.exp(log)
 
 
