@@ -36,11 +36,11 @@ $(VENV)/.torch:
 	fi
 	touch $@
 
-$(VENV)/.demo: $(VENV)/.torch pyproject.toml
+$(VENV)/.demo: $(VENV)/.torch pyproject.toml $(wildcard native/*)
 	$(BIN)/pip install --quiet -e ".[demo]"
 	touch $@
 
-$(VENV)/.test: $(VENV)/.torch pyproject.toml
+$(VENV)/.test: $(VENV)/.torch pyproject.toml $(wildcard native/*)
 	$(BIN)/pip install --quiet -e ".[demo,test]"
 	touch $@
 

@@ -1,8 +1,10 @@
 """Drawing noise: this package's kernels beside torch's `normal_`, and whole noise steps beside jax-privacy's.
 
-Every round times all contestants in turn; a time is the least of the rounds, since other work on the machine only
-adds. Usage: python benchmarks/noise.py [--rounds N] [--jax PYTHON] [--out FOLDER], where PYTHON is an interpreter that
-has jax and jax-privacy; without it that comparison is left out.
+Every round times all contestants in turn, and the least of the rounds counts, since other work on the machine only
+adds: wall-clock time, and the time of all processors together, which other work hardly changes.
+
+Usage: python benchmarks/noise.py [--rounds N] [--jax PYTHON] [--out FOLDER], where PYTHON is an interpreter that has
+jax and jax-privacy; without it that comparison is left out.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import bluegrad as bg
 from bluegrad.noise import kernel
 
 SIZES = (1_000_000, 10_000_000)
-STEPS, EARLY = 100, 20  # of a stream, and of those before the ones that are timed
+STEPS, EARLY, TURNS = 100, 20, 3  # of a stream; of those before the ones that are timed; of the processes
 TAPS = {
     "plain noise": [1.0],
     "lambda-CGD step": [1.0, -0.9],
@@ -38,11 +40,17 @@ STREAMS = {
 }
 
 
-def seconds(run: Callable[[], object]) -> float:
-    """Seconds of one call."""
-    began = time.perf_counter()
+def seconds(run: Callable[[], object]) -> tuple[float, float]:
+    """Wall-clock and processor seconds of one call."""
+    began = time.perf_counter(), time.process_time()
     run()
-    return time.perf_counter() - began
+    return time.perf_counter() - began[0], time.process_time() - began[1]
+
+
+def least(times: list[tuple[float, float]]) -> tuple[float, float]:
+    """The least of either kind."""
+    wall, processor = zip(*times)
+    return min(wall), min(processor)
 
 
 def draws(size: int, threads: int, rounds: int) -> list[dict[str, object]]:
@@ -56,55 +64,61 @@ def draws(size: int, threads: int, rounds: int) -> list[dict[str, object]]:
             contestants[name, case] = lambda name=name, taps=taps: kernel.add_weighted_normals(
                 out, taps, backend=name, **at
             )
-    times = {key: [seconds(run) for run in [contestants[key]] * 2][1:] for key in contestants}
-    for _ in range(rounds - 1):
+    times: dict[tuple[str, str], list[tuple[float, float]]] = {key: [] for key in contestants}
+    for _ in range(rounds):
         for key, run in contestants.items():
             times[key].append(seconds(run))
-    least = {key: min(values) for key, values in times.items()}
+    best = {key: least(values) for key, values in times.items()}
+    wall, processor = best["torch", "normal_"]
     return [
         {
             "kernel": name,
             "case": case,
             "elements": size,
             "threads": threads,
-            "ns_per_element": f"{1e9 * value / size:.2f}",
-            "times_torch_normal": f"{value / least['torch', 'normal_']:.2f}",
+            "wall_ns": f"{1e9 * mine[0] / size:.2f}",
+            "times_torch_wall": f"{mine[0] / wall:.2f}",
+            "processor_ns": f"{1e9 * mine[1] / size:.2f}",
+            "times_torch_processor": f"{mine[1] / processor:.2f}",
         }
-        for (name, case), value in least.items()
+        for (name, case), mine in best.items()
     ]
 
 
-def steps(size: int, rounds: int) -> dict[str, float]:
-    """Seconds of a noise step of every mechanism, added to a gradient."""
+def steps(size: int, rounds: int) -> dict[str, tuple[float, float]]:
+    """Times of a noise step of every mechanism, added to a gradient."""
     target, times = torch.zeros(size), {}
     for name, strategy in STREAMS.items():
         mechanism = bg.Mechanism(strategy(), bg.SinglePass(STEPS), noise_multiplier=1.0)
         stream = bg.NoiseStream(mechanism, [target], clip_norm=1.0, key=bg.NoiseKey.generate())
         for _ in range(EARLY):
             stream.add_to([target])
-        times[name] = min(seconds(lambda stream=stream: stream.add_to([target])) for _ in range(rounds))
+        times[name] = least([seconds(lambda stream=stream: stream.add_to([target])) for _ in range(rounds)])
     return times
 
 
 def beside_jax(python: str, rounds: int) -> list[dict[str, object]]:
-    """Noise steps over jax-privacy's, in processes that take turns; the least of both turns."""
+    """Noise steps over jax-privacy's, in processes that take turns; the least of all turns."""
     script = str(Path(__file__).with_name("noise_jax.py"))
     rows = []
     for size in SIZES:
         mine, theirs = [], []
-        for _ in range(2):
+        for _ in range(TURNS):
             mine.append(steps(size, rounds))
             done = subprocess.check_output([python, script, str(size), str(rounds)], text=True)
             theirs.append(json.loads(done.splitlines()[-1]))
         for name in STREAMS:
-            ours, jax = (min(turn[name] for turn in turns) for turns in (mine, theirs))
+            ours, jax = (least([turn[name] for turn in turns]) for turns in (mine, theirs))
             rows.append(
                 {
                     "mechanism": name,
                     "elements": size,
-                    "ns_per_element": f"{1e9 * ours / size:.2f}",
-                    "jax_privacy_ns_per_element": f"{1e9 * jax / size:.2f}",
-                    "jax_privacy_over_bluegrad": f"{jax / ours:.1f}",
+                    "wall_ns": f"{1e9 * ours[0] / size:.2f}",
+                    "jax_wall_ns": f"{1e9 * jax[0] / size:.2f}",
+                    "jax_over_ours_wall": f"{jax[0] / ours[0]:.1f}",
+                    "processor_ns": f"{1e9 * ours[1] / size:.2f}",
+                    "jax_processor_ns": f"{1e9 * jax[1] / size:.2f}",
+                    "jax_over_ours_processor": f"{jax[1] / ours[1]:.1f}",
                 }
             )
     return rows
@@ -113,7 +127,7 @@ def beside_jax(python: str, rounds: int) -> list[dict[str, object]]:
 def write(path: Path, rows: list[dict[str, object]]) -> None:
     """Print the table and write it as CSV."""
     for row in rows:
-        print("  ".join(f"{value!s:>20}" for value in row.values()), flush=True)
+        print("  ".join(f"{value!s:>19}" for value in row.values()), flush=True)
     path.parent.mkdir(exist_ok=True)
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, rows[0], lineterminator="\n")

@@ -97,7 +97,7 @@ def mean() -> tuple[Rows, Figure]:
             theory.optimal_noise(problem),
         ]
         for colour, (name, law), noise in zip(COLOURS, laws.items(), noises):
-            run = theory.simulate(problem, noise, steps=60_000, repeats=32, seed=1)
+            run = theory.simulate(problem, noise, steps=60_000, repeats=32, seed=len(rows))
             found = run.stationary(burn_in=int(10 / eta))
             low, high = found.interval(0.9999)
             ax.errorbar(

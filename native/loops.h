@@ -11,6 +11,7 @@
 // must never put one in another's place.
 #pragma once
 
+#include "double.h"
 #include "schedule.h"
 
 namespace bluegrad {
@@ -279,7 +280,7 @@ struct Loops {
         }
     }
 
-    static constexpr Kernel kernel(const char* name) { return {name, accumulate, words, advance, transform}; }
+    static constexpr Kernel kernel(const char* name) { return {name, accumulate, words, advance, transform, cipher_normals}; }
 };
 
 }  // namespace

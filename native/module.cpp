@@ -90,7 +90,15 @@ void transform(Vector<const std::uint32_t> first, Vector<const std::uint32_t> se
                Vector<float> cosine, Vector<float> sine, const std::string& instruction_set) {
     const bluegrad::Kernel& kernel = kernel_of(instruction_set);
     const nb::gil_scoped_release release;
+    const bluegrad::DefaultArithmetic arithmetic;
     kernel.transform(first.data(), second.data(), first.size(), radius.data(), cosine.data(), sine.data());
+}
+
+void cipher_normals(Vector<const std::uint64_t> words, Vector<float> out, const std::string& instruction_set) {
+    const bluegrad::Kernel& kernel = kernel_of(instruction_set);
+    const nb::gil_scoped_release release;
+    const bluegrad::DefaultArithmetic arithmetic;
+    kernel.cipher_normals(words.data(), out.size() / 2, out.data());
 }
 
 }  // namespace
@@ -112,4 +120,6 @@ NB_MODULE(_native, module) {
     module.def("transform", &transform, "first"_a.noconvert(), "second"_a.noconvert(), "radius"_a.noconvert(),
                "cosine"_a.noconvert(), "sine"_a.noconvert(), "instruction_set"_a,
                "Write the radius of the first words, the cosine and the sine of the second.");
+    module.def("cipher_normals", &cipher_normals, "words"_a.noconvert(), "out"_a.noconvert(), "instruction_set"_a,
+               "Write two normals for each pair of words to `out`.");
 }

@@ -95,6 +95,8 @@ struct Kernel {
     // radius of the first words, cosine and sine of the second: what the exhaustive test looks at
     void (*transform)(const std::uint32_t* first, const std::uint32_t* second, std::size_t count, float* radius,
                       float* cosine, float* sine);
+    // two normals for each pair of words
+    void (*cipher_normals)(const std::uint64_t* words, std::size_t pairs, float* out);
 };
 
 extern const Kernel portable_kernel;

@@ -315,3 +315,15 @@ def test_optimize_finds_the_least_noise_under_balls_in_bins(tmp_path):
         assert ("x noise multiplier" in done.output) == (sampling != "fixed")
     refused = invoke("optimize", "banded", *options, "--sampling", "balls-in-bins", "--out", tmp_path / "b.npz")
     assert refused.exit_code == 2 and "BallsInBins" in refused.output
+
+
+def test_train_draws_noise_from_a_cipher(images, tmp_path):
+    pytest.importorskip("cryptography")
+    done = invoke(*train_options(images, tmp_path / "run", "--secure-noise"))
+    assert done.exit_code == 0, done.output
+    assert "AES-256" in json.loads((tmp_path / "run" / "ledger.json").read_text())["noise_generator"]
+    key_file = tmp_path / "key"
+    key_file.write_text(KEY)
+    both = ["--secure-noise", "--unsafe-noise-key-file", key_file]
+    refused = invoke(*train_options(images, tmp_path / "other", *both))
+    assert refused.exit_code == 2 and "secure_noise=True" in refused.output

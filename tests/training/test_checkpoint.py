@@ -502,7 +502,7 @@ class TestGenerators:
         assert int(here.states[0][0]) == 0
 
     def test_a_foreign_kind_of_numpy_generator_is_refused(self, saved):
-        rewritten(saved[1], lambda state: state["generators"]["numpy"].update({"bit_generator": "PCG64"}))
+        rewritten(saved[1], lambda state: state["generators"][0]["numpy"].update({"bit_generator": "PCG64"}))
         assert_refused(saved[1], "isn't a state of the random generators")
 
 

@@ -76,7 +76,7 @@ def test_wrappers_that_sum_before_clipping_are_refused():
         from bluegrad.training.admission import check_model
 
         wrapped = DistributedDataParallel.__new__(DistributedDataParallel)
-        check_model(wrapped, torch.optim.SGD(model.parameters(), lr=0.1))
+        check_model(wrapped, torch.optim.SGD(model.parameters(), lr=0.1), "hooks")
 
 
 def test_one_process_alone_needs_no_group():

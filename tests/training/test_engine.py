@@ -107,14 +107,15 @@ class TestModels:
 
     @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
     def test_half_precision(self, dtype):
-        assert_refused(f"dtype={dtype}".replace(".", r"\."), bg.Unsupported, module=small_model(dtype=dtype))
+        ghost = {"grad_sample_mode": "ghost", "criterion": nn.CrossEntropyLoss()}
+        assert_refused(f"dtype={dtype}".replace(".", r"\."), bg.Unsupported, module=small_model(dtype=dtype), **ghost)
 
     @pytest.mark.parametrize("kind", [DistributedDataParallel, DifferentiallyPrivateDistributedDataParallel])
     def test_distributed(self, kind):
         wrapped = kind.__new__(kind)  # a process group isn't needed to be refused
         nn.Module.__init__(wrapped)
         wrapped.module = small_model()
-        assert_refused("several processes", bg.Unsupported, module=wrapped)
+        assert_refused("before they are clipped", bg.Unsupported, module=wrapped)
 
     @pytest.mark.parametrize("mode", ["hooks", "functorch", "ghost"])
     @pytest.mark.parametrize("by", ["bluegrad", "opacus"])
@@ -561,10 +562,10 @@ class TestMemory:
         dp_sgd = peak_copies(bg.identity(20), mode)
         assert dp_sgd >= 2.0  # weights and gradient at least: the measurement sees them
         assert abs(peak_copies(bg.lambda_cgd(20, 0.9), mode) - dp_sgd) < 0.05
-        # what is kept shows: the raw noise of four steps, and the bands of a recurrence
+        # what is kept shows: the raw noise of four steps, and the bands of a recurrence (beside less scratch)
         assert peak_copies(bg.nu_dp_ftrl(20, 0.05), mode) - dp_sgd > 3.5
-        assert 1.0 <= peak_copies(bg.toeplitz([1.0, 0.5], 20), mode) - dp_sgd < 1.5
-        assert 2.0 <= peak_copies(bg.toeplitz([1.0, 0.5, 0.2], 20), mode) - dp_sgd < 2.5
+        assert 0.75 <= peak_copies(bg.toeplitz([1.0, 0.5], 20), mode) - dp_sgd < 1.5
+        assert 1.75 <= peak_copies(bg.toeplitz([1.0, 0.5, 0.2], 20), mode) - dp_sgd < 2.5
 
     def test_nor_does_its_noise_alone(self):
         noise_copies(bg.identity(20))
@@ -572,4 +573,4 @@ class TestMemory:
         assert 1.0 < dp_sgd < 2.0  # the gradient, and scratch that no model makes larger
         assert abs(noise_copies(bg.lambda_cgd(20, 0.9)) - dp_sgd) < 0.05
         assert noise_copies(bg.nu_dp_ftrl(20, 0.05)) - dp_sgd > 3.0
-        assert noise_copies(bg.toeplitz([1.0, 0.5], 20)) - dp_sgd >= 1.0
+        assert 0.75 <= noise_copies(bg.toeplitz([1.0, 0.5], 20)) - dp_sgd < 1.5

@@ -62,11 +62,14 @@ def train(
     noise_history: Annotated[
         str, typer.Option(help="Where a mechanism with memory keeps its noise: host, device, or a folder.")
     ] = "host",
+    secure_noise: Annotated[
+        bool, typer.Option("--secure-noise", help="Draw the noise from AES-256; needs bluegrad[secure].")
+    ] = False,
     unsafe_noise_key_file: Annotated[
         Path | None,
         typer.Option(
-            help="Noise key as 32 hex digits, to repeat a run exactly. Unsafe: one key, one run; who has the file "
-            "can remove the noise."
+            help="Noise key as 32 or 64 hex digits, to repeat a run exactly. Unsafe: one key, one run; who has the "
+            "file can remove the noise."
         ),
     ] = None,
 ) -> None:
@@ -91,7 +94,7 @@ def train(
             test_data=test_data,
         )
         console = _console()
-        key = None if unsafe_noise_key_file is None else _read_key(unsafe_noise_key_file)
+        key = _key(unsafe_noise_key_file, secure_noise)
         result = _train(
             settings, _folder(out, resume), resume, console,
             key=key, checkpoint_seconds=checkpoint_seconds, noise_history=noise_history,
@@ -173,8 +176,13 @@ def _folder(out: Path | None, resume: bool) -> Path:
     return out or Path("runs") / ranks.current().shared(datetime.now().strftime("%Y%m%d-%H%M%S"))
 
 
-def _read_key(path: Path) -> Any:
+def _key(path: Path | None, secure: bool) -> Any:
+    """The noise key to start with; None for a fresh one of the usual kind. A resumed run keeps its own."""
     key: Any = importlib.import_module("bluegrad.noise.key")
+    if path is None:
+        return key.NoiseKey.generate(secure=True) if secure else None
+    if secure:
+        raise _checks.fail("secure_noise", True, "chooses a fresh key, but a key file is given", "give one of both")
     return key.NoiseKey.from_hex(path.read_text().strip())
 
 

@@ -7,9 +7,10 @@ from abc import ABC, abstractmethod
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bluegrad import _checks
-from bluegrad.noise import _fallback
+from bluegrad.noise import _cipher, _fallback
 from bluegrad.noise._fallback import Float32s, Uint32s
 from bluegrad.noise._program import Program
 
@@ -60,6 +61,10 @@ class Backend(ABC):
     def transform(self, first: Uint32s, second: Uint32s) -> tuple[Float32s, Float32s, Float32s]:
         """Radius of the first words, cosine and sine of the second."""
 
+    @abstractmethod
+    def cipher_normals(self, blocks: NDArray[np.uint64]) -> Float32s:
+        """Normals of a cipher's blocks, shape (blocks, 2), rounded to float32, shape (2 blocks,)."""
+
 
 class Fallback(Backend):
     """NumPy."""
@@ -86,11 +91,19 @@ class Fallback(Backend):
         stream: Uint32s, start: int, first: int, scale: float, threads: int,
     ) -> None:  # fmt: skip
         """As `Backend.advance`."""
-        _fallback.advance(out, rows, program, inputs, results, stream, start, first, scale, threads)
+
+        def draw(z: Float32s, element: int) -> None:
+            self.accumulate(z, np.array([scale], np.float32), stream[None], element, threads, self.block)
+
+        _fallback.advance(out, rows, program, inputs, results, start, first, draw)
 
     def transform(self, first: Uint32s, second: Uint32s) -> tuple[Float32s, Float32s, Float32s]:
         """As `Backend.transform`."""
         return _fallback.transform(first, second)
+
+    def cipher_normals(self, blocks: NDArray[np.uint64]) -> Float32s:
+        """As `Backend.cipher_normals`."""
+        return _cipher.box_muller(blocks).astype(np.float32)
 
 
 class Native(Backend):
@@ -130,6 +143,12 @@ class Native(Backend):
         radius, cosine, sine = (np.empty(first.shape, np.float32) for _ in range(3))
         _native.transform(first, second, radius, cosine, sine, self.name)
         return radius, cosine, sine
+
+    def cipher_normals(self, blocks: NDArray[np.uint64]) -> Float32s:
+        """As `Backend.cipher_normals`."""
+        out = np.empty(blocks.size, np.float32)
+        _native.cipher_normals(blocks.reshape(-1), out, self.name)
+        return out
 
 
 @lru_cache(maxsize=1)

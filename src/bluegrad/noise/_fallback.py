@@ -6,7 +6,7 @@ Every operation is rounded by itself, in the order below: integer operations, co
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any
@@ -101,20 +101,29 @@ def accumulate(out: Float32s, factors: Float32s, streams: Uint32s, start: int, t
     def span(left: int) -> None:
         _accumulate(out[left : left + length], factors, streams, start + left, blocks)
 
+    spread(span, lefts, threads)
+
+
+def spread(span: Callable[[int], None], lefts: range, threads: int) -> None:
+    """span(left) for all lefts, on as many threads."""
     # One span needs no pool; the list waits for all spans and passes on their errors.
-    list(_pool(os.getpid()).map(span, lefts) if len(lefts) > 1 else map(span, lefts))
+    several = threads > 1 and len(lefts) > 1
+    list(_pool(os.getpid()).map(span, lefts) if several else map(span, lefts))
 
 
 def advance(
-    out: Float32s, rows: Float32s, program: Program, inputs: list[int], results: list[tuple[int, int]],
-    stream: Uint32s, start: int, first: int, scale: float, threads: int,
+    out: Float32s, rows: Float32s, program: Program, inputs: list[int], results: list[tuple[int, int]], start: int,
+    first: int, draw: Callable[[Float32s, int], None],
 ) -> None:  # fmt: skip
-    """Add the program's output to `out` and write its results, (row, register) each, to rows of elements `first` on."""
+    """Add the program's output to `out` and write its results, (row, register) each, to rows of elements `first` on.
+
+    `draw(z, element)` adds the new noise of elements from `element` on to z.
+    """
     z = np.empty(min(len(out), BLOCK), np.float32)
     for left in range(0, len(out), BLOCK):
         drawn = z[: len(out) - left]
         drawn[:] = 0.0
-        accumulate(drawn, np.array([scale], np.float32), stream[None], start + left, threads, BLOCK)
+        draw(drawn, start + left)
         for low in range(0, len(drawn), _CACHED):
             part = out[left + low : left + min(low + _CACHED, len(drawn))]
             column = start - first + left + low

@@ -14,7 +14,8 @@ stream's own Philox key, and block b of the stream is its value at counter (b mo
 Element e is word e mod 4 of block e div 4.
 
 Philox is a statistical generator (Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3",
-SC 2011), not a cipher: it passes the statistical tests, yet nobody vouches for it against an adversary.
+SC 2011), not a cipher: it passes the statistical tests, yet nobody vouches for it against an adversary. A key of 32
+bytes draws from AES-256 instead, see `_cipher`.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bluegrad import _checks
+from bluegrad.noise import _cipher, _fallback
 from bluegrad.noise._backend import Backend, backends, choose
 from bluegrad.noise._fallback import BLOCK, Float32s, Uint32s
 from bluegrad.noise._program import Program
@@ -36,6 +38,7 @@ __all__ = [
 ]  # fmt: skip
 
 NOISE, SAMPLING = 0, 1  # domains
+KEY_BYTES = 16  # of Philox
 _MOST_THREADS = 16
 
 
@@ -72,7 +75,7 @@ def words(
     """Random words of one stream at elements start, ..., start + count - 1.
 
     Args:
-        key: the 128-bit master key, 16 bytes.
+        key: the master key, 16 bytes for Philox or 32 for AES-256.
         domain: what the words are for, `NOISE` or `SAMPLING`; below 2^8.
         step: training step, below 2^32.
         leaf: index of the parameter, below 2^24.
@@ -84,13 +87,16 @@ def words(
         Random words, uint32, shape (count,).
 
     Raises:
-        ValueError: a key that isn't 16 bytes, an integer out of its range, or no such backend.
+        ValueError: a key that isn't 16 or 32 bytes, an integer out of its range, or no such backend.
     """
     start, count = _range(start, count)
     chosen = choose(backend)
-    streams = _streams(chosen, key, domain, [_bits("step", step, 32)], leaf)
+    step, secure = _bits("step", step, 32), _check(key, domain, leaf)
     out = np.empty(count, np.uint32)
-    chosen.words(out, streams[0], start)
+    if secure:
+        _cipher.words(out, key, domain, step, leaf, start)
+    else:
+        chosen.words(out, _streams(chosen, key, domain, [step], leaf)[0], start)
     return out
 
 
@@ -107,7 +113,7 @@ def normals(key: bytes, *, step: int, leaf: int, start: int, count: int, backend
         Standard normals, float32, shape (count,).
 
     Raises:
-        ValueError: a key that isn't 16 bytes, an integer out of its range, or no such backend.
+        ValueError: a key that isn't 16 or 32 bytes, an integer out of its range, or no such backend.
 
     >>> [float(z).hex() for z in normals(bytes(16), step=0, leaf=0, start=0, count=1)]
     ['-0x1.0c46d60000000p-2']
@@ -138,7 +144,7 @@ def add_weighted_normals(
     Args:
         out: float32, shape (elements,), contiguous; one leaf or a slice of it.
         weights: taps, newest first, shape (taps,) with taps at most step + 1.
-        key: the 128-bit master key, 16 bytes.
+        key: the master key, 16 bytes for Philox or 32 for AES-256.
         step: step of the newest noise, below 2^32.
         leaf: index of the parameter, below 2^24.
         start: element of the leaf that out[0] is, with start + elements at most 2^64.
@@ -149,7 +155,7 @@ def add_weighted_normals(
 
     Raises:
         ValueError: `out` isn't a writeable contiguous float32 vector, a tap reaches before step 0, weights
-            too large for float32, a key that isn't 16 bytes, an integer out of its range, or no such backend.
+            too large for float32, a key that isn't 16 or 32 bytes, an integer out of its range, or no such backend.
     """
     _vector(out)
     step = _bits("step", step, 32)
@@ -158,10 +164,14 @@ def add_weighted_normals(
         raise _checks.fail("len(weights)", len(factors), f"must be at most step + 1 = {step + 1}", "drop early taps")
     start, _ = _range(start, len(out))
     chosen = choose(backend)
-    streams = _streams(chosen, key, NOISE, [step - j for j in range(len(factors))], leaf)
+    secure, steps, threads = _check(key, NOISE, leaf), [step - j for j in range(len(factors))], _threads(threads)
     size = chosen.block if block is None else block
     size = _checks.integer("block", size, minimum=4, fix="give a number of elements, or None for the usual")
-    chosen.accumulate(out, factors, streams, start, _threads(threads), size // 4 * 4)
+    if secure:
+        _cipher.accumulate(out, factors, key, NOISE, steps, leaf, start, threads, chosen.cipher_normals)
+    else:
+        streams = _streams(chosen, key, NOISE, steps, leaf)
+        chosen.accumulate(out, factors, streams, start, threads, size // 4 * 4)
 
 
 def advance(
@@ -199,9 +209,17 @@ def advance(
     start, count = _range(start, len(out))
     assert 0 <= first <= start and rows.shape[1] >= start - first + count and len(inputs) == program.inputs
     chosen = choose(backend)
-    (stream,) = _streams(chosen, key, NOISE, [_bits("step", step, 32)], leaf)
-    (factor,) = _factors([1.0], scale).tolist()
-    chosen.advance(out, rows, program, inputs, results, stream, start, first, factor, _threads(threads))
+    step, secure, most = _bits("step", step, 32), _check(key, NOISE, leaf), _threads(threads)
+    factors = _factors([1.0], scale)
+    if not secure:
+        (stream,) = _streams(chosen, key, NOISE, [step], leaf)
+        chosen.advance(out, rows, program, inputs, results, stream, start, first, float(factors[0]), most)
+        return
+
+    def draw(z: Float32s, element: int) -> None:
+        _cipher.accumulate(z, factors, key, NOISE, [step], leaf, element, most, chosen.cipher_normals)
+
+    _fallback.advance(out, rows, program, inputs, results, start, first, draw)
 
 
 def default_threads() -> int:
@@ -215,14 +233,23 @@ def _threads(threads: int | None) -> int:
     return _checks.integer("threads", most, minimum=1, fix="give the number of threads, or None for all")
 
 
+def _check(key: bytes, domain: int, leaf: int) -> bool:
+    """Refuse what names no stream; return whether the key is a cipher's."""
+    if not isinstance(key, bytes) or len(key) not in (KEY_BYTES, _cipher.KEY_BYTES):
+        # The key is secret: its value never enters a message.
+        raise _checks.fail(
+            "key", type(key).__name__, "must be 16 bytes, or 32 for the cipher",
+            "take them from the system's secure source",
+        )  # fmt: skip
+    _bits("leaf", leaf, 24)
+    _bits("domain", domain, 8)
+    return len(key) == _cipher.KEY_BYTES
+
+
 def _streams(backend: Backend, key: bytes, domain: int, steps: list[int], leaf: int) -> Uint32s:
     """Key schedule: words s0..s3 of one stream for each step, shape (steps, 4)."""
-    if not isinstance(key, bytes) or len(key) != 16:
-        # The key is secret: its value never enters a message.
-        raise _checks.fail("key", type(key).__name__, "must be 16 bytes", "take them from the system's secure source")
     k0, k1, k2, k3 = (int.from_bytes(key[i : i + 4], "little") for i in range(0, 16, 4))
-    place = _bits("leaf", leaf, 24) | _bits("domain", domain, 8) << 24
-    counters = np.array([(step, place, k2, k3) for step in steps], np.uint32)
+    counters = np.array([(step, leaf | domain << 24, k2, k3) for step in steps], np.uint32)
     return backend.philox(counters, np.array([k0, k1], np.uint32))
 
 

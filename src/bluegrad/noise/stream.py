@@ -17,7 +17,6 @@ from bluegrad.noise.place import Device, Floats, choose_places
 from bluegrad.noise.source import Source, choose_source
 from bluegrad.strategy.base import check_horizon
 
-GENERATOR = "Philox4x32-10, Box-Muller in float32"
 _FORMAT = "bluegrad-noise-1"
 _CHUNK = 1 << 20  # elements of scratch where noise can't be added in place (another device or dtype)
 
@@ -106,6 +105,11 @@ class NoiseStream:
     def _make_source(self, key: NoiseKey) -> Source:
         scale = self.mechanism.noise_scale(self.clip_norm)
         return choose_source(self.mechanism.strategy, self._spans, scale, key, self._places)
+
+    @property
+    def generator(self) -> str:
+        """How the noise is drawn, for a ledger."""
+        return self._key.generator
 
     @property
     def steps_taken(self) -> int:

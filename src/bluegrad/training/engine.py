@@ -138,7 +138,7 @@ class PrivacyEngine:
             _checks.integer("max_physical_batch_size", max_physical_batch_size, minimum=1, fix="or None")
         chosen = choose_mechanism(mechanism, strategy, noise_multiplier, participation, len(loader))
         check_batches(loader, chosen)
-        check_model(module, optimizer)
+        check_model(module, optimizer, grad_sample_mode)
         leaves = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
         group = ranks.current()
         secret = group.same(NoiseKey.generate() if key is None else require_key(key))

@@ -10,7 +10,6 @@ import bluegrad
 from bluegrad import accounting
 from bluegrad._files import write_atomically
 from bluegrad.mechanism import Mechanism
-from bluegrad.noise.stream import GENERATOR
 from bluegrad.training.optimizer import CorrelatedNoise
 
 _NOT_COVERED = (
@@ -48,7 +47,7 @@ def entries(mechanism: Mechanism, optimizer: CorrelatedNoise, delta: float) -> d
         "fingerprint": mechanism.fingerprint,
         "clip_norm": optimizer.stream.clip_norm,
         "noise_standard_deviation": mechanism.noise_scale(optimizer.stream.clip_norm),
-        "noise_generator": GENERATOR,
+        "noise_generator": optimizer.stream.generator,
         "examples": optimizer.batches.size,
         "expected_batch_size": optimizer.batches.expected_batch_size,
         "steps_planned": mechanism.steps,

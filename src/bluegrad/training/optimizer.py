@@ -18,6 +18,12 @@ from bluegrad.training.state import load_wrapped
 
 _STATE = "bluegrad"
 _FORMAT = "bluegrad-optimizer-1"
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+def _wide(p: torch.Tensor) -> torch.dtype:
+    """What gradients of a parameter are clipped, summed and noised in."""
+    return torch.float32 if p.dtype in _HALVES else p.dtype
 
 
 class CorrelatedNoise(DPOptimizer):
@@ -128,7 +134,9 @@ class CorrelatedNoise(DPOptimizer):
         self.stream.add_to(sums)  # this process's part of the noise: the sums carry each element's once
         self.ranks.sum_(sums)
         for p in self.params:
-            p.grad, p.summed_grad = p.summed_grad, None
+            if p.dtype in _HALVES and self.loss_reduction == "mean":
+                p.summed_grad /= self.expected_batch_size  # before it is rounded: a sum may not fit
+            p.grad, p.summed_grad = p.summed_grad.to(p.dtype), None
 
     def _check_batch(self) -> None:
         """Refuse units that aren't the batch's; if one process does, all do, and none waits for it."""
@@ -164,8 +172,20 @@ class CorrelatedNoise(DPOptimizer):
     def scale_grad(self) -> None:
         """Divide by the expected batch size, never by the realised one."""
         if self.loss_reduction == "mean":
-            for p in self.params:
+            for p in (p for p in self.params if p.dtype not in _HALVES):
                 p.grad /= self.expected_batch_size
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """What torch's GradScaler asks before its step.
+
+        Raises:
+            RuntimeError: it scaled the loss, so every unit would have been clipped, and then shrunk.
+        """
+        raise RuntimeError(
+            "optimizer: a GradScaler scales the loss, and per-sample gradients are clipped at that scale; train "
+            "without one: bfloat16 needs none, and clipped gradients in float32 don't underflow"
+        )
 
     def discard_partial(self) -> None:
         """Forget the physical batches of a logical one that was left unfinished."""
@@ -238,18 +258,18 @@ class PrivateOptimizer(CorrelatedNoise):
         factors = self._clip_factors(known) if size else torch.zeros(0)
         for p, grad_sample in zip(self.params, rows):
             if grad_sample is None:  # a layer that this batch didn't use, or a batch without units
-                grad = torch.zeros_like(p)
+                grad = torch.zeros_like(p, dtype=_wide(p))
             else:
-                weights = factors.to(grad_sample.device, p.dtype)
-                grad = torch.einsum("i,i...", weights, grad_sample.to(p.dtype))
+                grad = torch.einsum("i,i...", factors.to(grad_sample), grad_sample)
                 p.grad_sample = None
             p.summed_grad = grad if p.summed_grad is None else p.summed_grad.add_(grad)
         self._seen += size
 
     def _rows(self, p: torch.Tensor) -> torch.Tensor | None:
+        """Per-sample gradients in float32 or better, whatever autocast made of them: norms of 8 bits bound nothing."""
         if getattr(p, "grad_sample", None) is None:
             return None
-        return self._get_flat_grad_sample(p)
+        return self._get_flat_grad_sample(p).to(_wide(p))
 
     def _clip_factors(self, grad_samples: list[torch.Tensor]) -> torch.Tensor:
         """min(1, clip / norm) for every unit, 0 for one whose gradient isn't finite (its rows are zeroed)."""
