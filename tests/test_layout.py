@@ -30,6 +30,7 @@ ORDER = (
     "sampling",
     "training",
     "audit",
+    "theory",
     "tasks",
     "plots",
     "report",

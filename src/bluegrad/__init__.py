@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from bluegrad import audit as audit
     from bluegrad import optimize as optimize
+    from bluegrad import theory as theory
     from bluegrad._checks import Unsupported as Unsupported
     from bluegrad.accounting import Bound as Bound
     from bluegrad.accounting import calibrate as calibrate
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
     from bluegrad.workload import Sgd as Sgd
 
 # packages whose functions are called by the package's name
-_PACKAGES = ("audit", "optimize")
+_PACKAGES = ("audit", "optimize", "theory")
 # public name -> module that owns it
 _HOME = {
     "PrefixSum": "workload",

@@ -113,6 +113,44 @@ def frontier(path: Path, *, title: str, rows: Sequence[tuple[str, int, float]], 
     _write(figure, path)
 
 
+def advice(
+    path: Path, *, title: str, values: Sequence[float], multiplicities: Sequence[float], floor: float,
+    errors: dict[str, float],
+) -> None:  # fmt: skip
+    """Draw a measured spectrum, and the error of several mechanisms over DP-SGD's.
+
+    Args:
+        path: PNG file to write.
+        title: model, learning rate and data.
+        values: eigenvalues, rising.
+        multiplicities: how often each occurs.
+        floor: eigenvalue below which a direction doesn't settle within the run.
+        errors: ratio to DP-SGD's of every mechanism.
+
+    Raises:
+        OSError: the file can't be written.
+    """
+    figure = Figure(figsize=(9.0, 3.8), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    above, total = [], 0.0
+    for count in reversed(list(multiplicities)):
+        total += count
+        above.append(total)
+    shown = [(x, y) for x, y in zip(reversed(list(values)), above) if x > 1e-3 * floor]
+    left.step([x for x, _ in shown], [y for _, y in shown], where="post", color=COLOURS[0])
+    left.axvline(floor, color="k", ls=":", label="settles within the run to the right")
+    left.set(xscale="log", yscale="log", xlabel="eigenvalue", ylabel="eigenvalues at least as large")
+    left.legend(fontsize=8)
+    bars = right.barh(list(errors), list(errors.values()), color=COLOURS[: len(errors)])
+    right.bar_label(bars, fmt="%.3g", padding=3)
+    right.invert_yaxis()
+    right.set(xlim=(0, 1.15), xlabel="private error over DP-SGD's")
+    for axes in (left, right):
+        axes.grid(alpha=0.3)
+    figure.suptitle(title, fontsize=10)
+    _write(figure, path)
+
+
 def audits(path: Path, *, title: str, claimed: float, rows: Sequence[tuple[str, float, float, str]]) -> None:
     """Draw what audits prove of epsilon against the claim, a line a mechanism.
 

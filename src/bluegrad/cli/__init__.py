@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from bluegrad import __version__
-from bluegrad.cli import auditing, doctor, planning, training
+from bluegrad.cli import auditing, doctor, planning, theory, training
 
 app = typer.Typer(
     name="bluegrad",
@@ -18,6 +18,7 @@ app = typer.Typer(
 )
 for command in (planning.plan, planning.optimize, training.train, training.compare, auditing.audit, doctor.doctor):
     app.command()(command)
+app.add_typer(theory.app, name="theory")
 
 
 @app.callback(invoke_without_command=True)
