@@ -29,6 +29,8 @@ ORDER = (
     "noise",
     "sampling",
     "training",
+    "audit",
+    "theory",
     "tasks",
     "plots",
     "report",

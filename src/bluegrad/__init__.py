@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from bluegrad import audit as audit
     from bluegrad import optimize as optimize
+    from bluegrad import theory as theory
     from bluegrad._checks import Unsupported as Unsupported
     from bluegrad.accounting import Bound as Bound
     from bluegrad.accounting import calibrate as calibrate
@@ -57,6 +59,8 @@ if TYPE_CHECKING:
     from bluegrad.workload import PrefixSum as PrefixSum
     from bluegrad.workload import Sgd as Sgd
 
+# packages whose functions are called by the package's name
+_PACKAGES = ("audit", "optimize", "theory")
 # public name -> module that owns it
 _HOME = {
     "PrefixSum": "workload",
@@ -105,12 +109,12 @@ _HOME = {
     "PrivacyEngine": "training",
 }
 
-__all__ = ["optimize", *list(_HOME)]  # noqa: PLE0604 - _HOME holds strings
+__all__ = [*_PACKAGES, *list(_HOME)]  # noqa: PLE0604 - _HOME holds strings
 
 
 def __getattr__(name: str) -> Any:
-    if name == "optimize":
-        return importlib.import_module("bluegrad.optimize")
+    if name in _PACKAGES:
+        return importlib.import_module(f"bluegrad.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'bluegrad' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"bluegrad.{_HOME[name]}"), name)

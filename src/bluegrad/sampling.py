@@ -44,6 +44,7 @@ class BatchStream(Sampler[list[int]], ABC):
         self.issued = -1  # last step whose batch left this sampler
         self.workers: int | None = None  # of the loader that reads this in a run; above 0 they read ahead
         self.watched = False  # whether the next iteration is by a loader that counts what it hands out
+        self.rank, self.ranks = 0, 1  # this process, and how many share every batch out
 
     can_be_empty = False
 
@@ -65,6 +66,15 @@ class BatchStream(Sampler[list[int]], ABC):
     @abstractmethod
     def batch(self, step: int) -> Indices:
         """Indices of step `step`'s batch, shape (examples,); may be empty under random laws."""
+
+    def share(self, step: int) -> Indices:
+        """This process's part of the batch; an empty one is a step like any other."""
+        return self.batch(step)[self.rank :: self.ranks]
+
+    @property
+    def may_be_empty(self) -> bool:
+        """Whether a share may be."""
+        return self.can_be_empty or self.size // self.epoch_steps < self.ranks
 
     def seed(self, step: int, part: int) -> int:
         """64 bits for whatever is random in loading one part of a step's batch: independent of the batch itself."""
@@ -94,7 +104,7 @@ class BatchStream(Sampler[list[int]], ABC):
                     "for; every batch of a private run takes one optimizer.step(), empty ones included"
                 )
             self.issued = step
-            yield self.batch(step).tolist()
+            yield self.share(step).tolist()
 
     def state_dict(self) -> dict[str, Any]:
         """Plain data from which the same batches are drawn again; holds the draw's key."""

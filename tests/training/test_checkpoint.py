@@ -354,7 +354,7 @@ class TestBadFiles:
         assert_refused(path, "can't be read as a checkpoint|isn't a bluegrad")
 
     @pytest.mark.parametrize(
-        "content", [[1, 2], {"weights": torch.zeros(3)}, {"format": "bluegrad-checkpoint-2"}, torch.zeros(2), None]
+        "content", [[1, 2], {"weights": torch.zeros(3)}, {"format": "bluegrad-checkpoint-3"}, torch.zeros(2), None]
     )
     def test_foreign_data_of_torch(self, tmp_path, content):
         path = tmp_path / "foreign.pt"
@@ -363,7 +363,7 @@ class TestBadFiles:
 
     def test_code_in_a_file_is_not_run(self, tmp_path):
         path = tmp_path / "evil.pt"
-        torch.save({"format": "bluegrad-checkpoint-2", "module": Evil(str(tmp_path / "ran"))}, path)
+        torch.save({"format": "bluegrad-checkpoint-3", "module": Evil(str(tmp_path / "ran"))}, path)
         assert_refused(path, "can't be read")
         assert not (tmp_path / "ran").exists()
 
@@ -408,17 +408,17 @@ class TestMalformedFiles:
         state = checkpoint.read(saved[1])
         del state[part]
         torch.save(state, saved[1])
-        assert_refused(saved[1], "isn't a bluegrad-checkpoint-2 file")
+        assert_refused(saved[1], "isn't a bluegrad-checkpoint-3 file")
 
     @pytest.mark.parametrize("new", [None, [], "text", {}, 3, torch.zeros(3), torch.zeros(3, dtype=torch.uint8)])
     @pytest.mark.parametrize("name", ["torch", "python", "numpy"])
     def test_a_generator_spoiled(self, saved, name, new):
-        rewritten(saved[1], lambda state: state["generators"].update({name: new}))
+        rewritten(saved[1], lambda state: state["generators"][0].update({name: new}))
         assert_refused(saved[1], "isn't a state of the random generators")
 
     @pytest.mark.parametrize("name", ["torch", "python", "numpy", "cuda"])
     def test_a_generator_missing(self, saved, name):
-        rewritten(saved[1], lambda state: state["generators"].pop(name))
+        rewritten(saved[1], lambda state: state["generators"][0].pop(name))
         assert_refused(saved[1], "isn't a state of the random generators")
 
     def test_weights_that_are_no_tensors(self, saved):
@@ -428,13 +428,13 @@ class TestMalformedFiles:
     def test_an_older_format_is_named(self, saved):
         def older(state):
             state["format"] = "bluegrad-checkpoint-1"
-            state["torch_rng"] = state.pop("generators")["torch"]
+            state["torch_rng"] = state.pop("generators")[0]["torch"]
 
         state = checkpoint.read(saved[1])
         older(state)
         torch.save(state, saved[1])
         assert_refused(
-            saved[1], "is a bluegrad-checkpoint-1 file, where .* reads bluegrad-checkpoint-2; finish the run"
+            saved[1], "is a bluegrad-checkpoint-1 file, where .* reads bluegrad-checkpoint-3; finish the run"
         )
 
     @pytest.mark.parametrize("extra", [[], 3, "text"])
@@ -502,7 +502,7 @@ class TestGenerators:
         assert int(here.states[0][0]) == 0
 
     def test_a_foreign_kind_of_numpy_generator_is_refused(self, saved):
-        rewritten(saved[1], lambda state: state["generators"]["numpy"].update({"bit_generator": "PCG64"}))
+        rewritten(saved[1], lambda state: state["generators"][0]["numpy"].update({"bit_generator": "PCG64"}))
         assert_refused(saved[1], "isn't a state of the random generators")
 
 

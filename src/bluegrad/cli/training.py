@@ -32,6 +32,7 @@ from bluegrad.cli._common import (
     Physical,
     Rate,
     TestData,
+    read_parameter,
     user_errors,
 )
 from bluegrad.tasks.settings import Settings
@@ -68,32 +69,19 @@ def train(
     unsafe_noise_key_file: Annotated[
         Path | None,
         typer.Option(
-            help="Noise key as 32 or 64 hex digits, to repeat a run exactly. Unsafe: one key, one run; who has the file "
-            "can remove the noise."
+            help="Noise key as 32 or 64 hex digits, to repeat a run exactly. Unsafe: one key, one run; who has the "
+            "file can remove the noise."
         ),
     ] = None,
 ) -> None:
-    """Train an image classifier under (epsilon, delta)-differential privacy."""
+    """Train an image classifier under (epsilon, delta)-differential privacy; under torchrun, on several processes."""
     with user_errors():
         settings = Settings(
-            mechanism=mechanism,
-            parameter=_parameter(parameter),
-            epsilon=epsilon,
-            delta=delta,
-            epochs=epochs,
-            batch_size=batch_size,
-            lr=lr,
-            momentum=momentum,
-            clip=clip,
-            seed=seed,
-            sampling=sampling,
-            period=period,
-            grad_sample_mode=grad_sample_mode,
-            physical_batch_size=physical_batch_size,
-            data=data,
-            test_data=test_data,
-        )
-        console = Console()
+            mechanism=mechanism, parameter=read_parameter(parameter), epsilon=epsilon, delta=delta, epochs=epochs,
+            batch_size=batch_size, lr=lr, momentum=momentum, clip=clip, seed=seed, sampling=sampling, period=period,
+            grad_sample_mode=grad_sample_mode, physical_batch_size=physical_batch_size, data=data, test_data=test_data,
+        )  # fmt: skip
+        console = _console()
         key = _key(unsafe_noise_key_file, secure_noise)
         result = _train(
             settings, _folder(out, resume), resume, console,
@@ -143,7 +131,7 @@ def compare(
             for seed in range(seeds)
             for label, name, drawn, rate in entrants
         ]
-        folder, console = _folder(out, resume), Console()
+        folder, console = _folder(out, resume), _console()
         results: dict[str, list[Any]] = {label: [] for label, *_ in entrants}
         images = None
         for name, settings in every:
@@ -163,10 +151,17 @@ def compare(
         console.print(f"plot: {folder / 'comparison.png'}", soft_wrap=True)
 
 
+def _console() -> Console:
+    """Where to print: of several processes the first one alone does."""
+    ranks: Any = importlib.import_module("bluegrad.training.ranks")
+    return Console(quiet=not ranks.start().first)
+
+
 def _folder(out: Path | None, resume: bool) -> Path:
     if out is None and resume:
         raise _checks.fail("out", None, "is needed with --resume", "give the folder of the run to continue")
-    return out or Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
+    ranks: Any = importlib.import_module("bluegrad.training.ranks")
+    return out or Path("runs") / ranks.current().shared(datetime.now().strftime("%Y%m%d-%H%M%S"))
 
 
 def _key(path: Path | None, secure: bool) -> Any:
@@ -216,6 +211,8 @@ def _train(
 
         with _finish_step_on_interrupt(run, console, folder):
             result = run.train(show)
+    if not run.ranks.first:
+        return result
     plots: Any = importlib.import_module("bluegrad.plots")
     plots.training_curves(
         folder / "curves.png",
@@ -255,15 +252,6 @@ def _finish_step_on_interrupt(run: Any, console: Console, folder: Path) -> Itera
         raise typer.Exit(INTERRUPTED) from None
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _parameter(text: str) -> float | None:
-    if text == "auto":
-        return None
-    try:
-        return float(text)
-    except ValueError:
-        raise _checks.fail("parameter", text, "must be a number or 'auto'", "e.g. --parameter 0.9") from None
 
 
 def _entrants(mechanisms: str, sampling: str, lr: str) -> list[tuple[str, str, str, float]]:

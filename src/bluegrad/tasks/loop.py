@@ -23,7 +23,7 @@ from bluegrad.noise.key import NoiseKey
 from bluegrad.strategy import load_strategy, save_strategy
 from bluegrad.tasks import data, models
 from bluegrad.tasks.settings import Settings
-from bluegrad.training import PrivacyEngine, ledger
+from bluegrad.training import PrivacyEngine, ledger, ranks
 
 CHECKPOINT, SETTINGS, METRICS, LEDGER, MODEL = (
     "checkpoint.pt", "settings.json", "metrics.csv", "ledger.json", "model.safetensors",
@@ -100,9 +100,13 @@ class Run:
         self.settings, self.folder = settings, folder
         self._checkpoint_seconds = _checks.real("checkpoint_seconds", checkpoint_seconds, low=0.0, fix="e.g. 10")
         self.stop = False  # set to leave after the step under way, with a checkpoint
-        _check_folder(folder, settings, resume)
-        folder.mkdir(parents=True, exist_ok=True)
-        mechanism = _mechanism(settings, len(train), folder)
+        self.ranks = ranks.current()
+        if self.ranks.first:
+            _check_folder(folder, settings, resume)
+            folder.mkdir(parents=True, exist_ok=True)
+            if not (folder / SETTINGS).exists():  # written last
+                _make_mechanism(settings, len(train), folder)
+        self.ranks.wait()
         height, width, channels = train.images.shape[1:]
         model = models.for_images(height, width, channels, len(train.classes), seed=settings.seed)
         self.test = data.to_tensor_dataset(test)
@@ -112,7 +116,7 @@ class Run:
             module=model,
             optimizer=torch.optim.SGD(model.parameters(), lr=settings.lr, momentum=settings.momentum),
             data_loader=DataLoader(data.to_tensor_dataset(train), batch_size=settings.batch_size),
-            mechanism=mechanism,
+            mechanism=_mechanism(settings, len(train), folder),
             max_grad_norm=settings.clip,
             criterion=nn.CrossEntropyLoss() if ghost else None,
             grad_sample_mode=settings.grad_sample_mode,
@@ -132,8 +136,9 @@ class Run:
             extra = self.engine.load_checkpoint(path=folder / CHECKPOINT, module=self.model, optimizer=self.optimizer)
             self.metrics, self._sums = extra["metrics"], extra["sums"]
         self._spent = self.engine.get_epsilon_spent(settings.delta)
-        text = json.dumps(asdict(settings), indent=2) + "\n"
-        write_atomically(folder / SETTINGS, lambda file: file.write(text.encode()))
+        if self.ranks.first:
+            text = json.dumps(asdict(settings), indent=2) + "\n"
+            write_atomically(folder / SETTINGS, lambda file: file.write(text.encode()))
 
     @property
     def steps_done(self) -> int:
@@ -168,11 +173,12 @@ class Run:
                 if self._ends_epoch():
                     self._end_epoch()
                 show(self._progress())
-                if self.stop:
+                stop, due = self.ranks.any(self.stop, time.monotonic() - saved > self._checkpoint_seconds)
+                if stop or due:
                     self.save()
+                if stop:
                     raise KeyboardInterrupt
-                if time.monotonic() - saved > self._checkpoint_seconds:
-                    self.save()
+                if due:
                     saved = time.monotonic()
         return self._finish()
 
@@ -194,14 +200,17 @@ class Run:
 
     def _end_epoch(self) -> None:
         self._spent = self.engine.get_epsilon_spent(self.settings.delta)
+        loss, examples, nonfinite = self.ranks.total(
+            self._sums["loss"], self._sums["examples"], self.optimizer.nonfinite
+        )
         self.metrics.append(
             {
                 "epoch": len(self.metrics) + 1,
                 "step": self.optimizer.steps_taken,
-                "train_loss": self._sums["loss"] / max(self._sums["examples"], 1.0),
+                "train_loss": loss / max(examples, 1.0),
                 "test_accuracy": self.accuracy(),
                 "epsilon": self._spent,
-                "nonfinite_gradients": self.optimizer.nonfinite,
+                "nonfinite_gradients": int(nonfinite),
                 "seconds": round(self._sums["seconds"], 3),
             }
         )
@@ -239,6 +248,8 @@ class Run:
         )
 
     def _write_metrics(self) -> None:
+        if not self.ranks.first:
+            return
         text = io.StringIO()
         writer = csv.DictWriter(text, fieldnames=list(self.metrics[0]), lineterminator="\n")
         writer.writeheader()
@@ -246,15 +257,18 @@ class Run:
         write_atomically(self.folder / METRICS, lambda file: file.write(text.getvalue().encode()))
 
     def _write_ledger(self) -> None:
-        ledger.write(self.folder / LEDGER, self.engine.ledger(self.settings.delta))
+        if self.ranks.first:
+            ledger.write(self.folder / LEDGER, self.engine.ledger(self.settings.delta))
 
     def _finish(self) -> Result:
         """Write the results, then drop the checkpoint: nothing needs the noise key any more."""
         weights = {name: p.detach().contiguous() for name, p in self.model._module.state_dict().items()}
         self._write_ledger()
         self._write_metrics()
-        write_atomically(self.folder / MODEL, lambda file: file.write(safetensors_bytes(weights)))
-        (self.folder / CHECKPOINT).unlink(missing_ok=True)
+        if self.ranks.first:
+            write_atomically(self.folder / MODEL, lambda file: file.write(safetensors_bytes(weights)))
+            (self.folder / CHECKPOINT).unlink(missing_ok=True)
+        self.ranks.wait()
         return self._result()
 
     def _result(self) -> Result:
@@ -269,18 +283,24 @@ class Run:
         )
 
 
-def _mechanism(settings: Settings, examples: int, folder: Path) -> Mechanism:
-    """The mechanism of the folder's run if it has one, so that no search is made twice, or else a calibrated one.
+def _make_mechanism(settings: Settings, examples: int, folder: Path) -> None:
+    """Write the calibrated mechanism of a new run into its folder, so that no search is made twice.
 
     Raises:
-        ValueError: as `Settings.build`, or a file of the folder is damaged.
+        ValueError: as `Settings.build`.
     """
-    if not (folder / SETTINGS).exists():  # written last
-        made = settings.build(examples)
-        save_strategy(made.strategy, folder / STRATEGY)
-        described = {"noise_multiplier": made.noise_multiplier, "period": made.participation.describe().get("period")}
-        write_atomically(folder / MECHANISM, lambda file: file.write(json.dumps(described).encode()))
-        return made
+    made = settings.build(examples)
+    save_strategy(made.strategy, folder / STRATEGY)
+    described = {"noise_multiplier": made.noise_multiplier, "period": made.participation.describe().get("period")}
+    write_atomically(folder / MECHANISM, lambda file: file.write(json.dumps(described).encode()))
+
+
+def _mechanism(settings: Settings, examples: int, folder: Path) -> Mechanism:
+    """The mechanism of the folder's run.
+
+    Raises:
+        ValueError: a file of the folder is damaged.
+    """
     path = folder / MECHANISM
     try:
         described = json.loads(path.read_text())

@@ -26,6 +26,7 @@ from bluegrad.training.ghost import check_criterion
 from bluegrad.training.optimizer import CorrelatedNoise
 
 _DISTRIBUTED = (DistributedDataParallel, DifferentiallyPrivateDistributedDataParallel, FSDPModule)
+_HALVES = (torch.float16, torch.bfloat16)
 _MODES = ("hooks", "functorch", "ghost")
 
 
@@ -100,15 +101,19 @@ def check_batches(loader: DataLoader[Any], mechanism: Mechanism) -> None:
         )  # fmt: skip
 
 
-def check_model(module: nn.Module, optimizer: Optimizer) -> None:
+def check_model(module: nn.Module, optimizer: Optimizer, grad_sample_mode: str) -> None:
     """Refuse a model or optimizer whose run can't be private.
 
     Raises:
         ValueError: wrapped already, BatchNorm or another layer Opacus refuses, evaluation mode, foreign parameters.
-        Unsupported: distributed wrappers, half precision, or optimizers that evaluate the loss themselves.
+        Unsupported: distributed wrappers, other dtypes, half precision in ghost mode, or optimizers that evaluate the
+            loss themselves.
     """
     if isinstance(module, _DISTRIBUTED):
-        raise Unsupported(f"module={type(module).__name__}: training on several processes isn't supported yet")
+        raise Unsupported(
+            f"module={type(module).__name__}: would sum the gradients of several processes before they are clipped; "
+            "pass the plain module: the engine's optimizer sums what was clipped, with the noise"
+        )
     for name, layer in module.named_modules():
         if isinstance(layer, AbstractGradSampleModule) or "autograd_grad_sample_hooks" in vars(layer):
             raise _checks.fail(
@@ -144,6 +149,13 @@ def check_model(module: nn.Module, optimizer: Optimizer) -> None:
             "optimizer.param_groups", f"{len(leaves)} trainable parameters", "must be parameters of the module",
             "build the optimizer from module.parameters()",
         )  # fmt: skip
+    _check_precision(leaves, grad_sample_mode)
+
+
+def _check_precision(leaves: list[torch.Tensor], grad_sample_mode: str) -> None:
     for p in leaves:
-        if p.dtype not in (torch.float32, torch.float64):
-            raise Unsupported(f"parameter dtype={p.dtype}: gradients are clipped and summed in float32 or better")
+        if p.dtype not in (torch.float32, torch.float64, *_HALVES):
+            raise Unsupported(f"parameter dtype={p.dtype}: known are float64, float32, bfloat16 and float16")
+        if p.dtype in _HALVES and grad_sample_mode == "ghost":
+            raise Unsupported(f"parameter dtype={p.dtype} with grad_sample_mode='ghost': its norms are in half "
+                              "precision and bound nothing exactly; use 'hooks'")  # fmt: skip

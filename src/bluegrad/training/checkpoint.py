@@ -14,9 +14,10 @@ from bluegrad import _checks
 from bluegrad._files import write_atomically
 from bluegrad.training import generators
 from bluegrad.training.optimizer import CorrelatedNoise
+from bluegrad.training.ranks import Ranks
 
 _FAMILY = "bluegrad-checkpoint-"
-_FORMAT = f"{_FAMILY}2"
+_FORMAT = f"{_FAMILY}3"
 _KEYS = {"mechanism", "module", "optimizer", "generators", "extra", "digest"}
 
 
@@ -42,9 +43,12 @@ def save(
         "mechanism": optimizer.stream.mechanism.describe(),
         "module": module.state_dict(),
         "optimizer": optimizer.state_dict(),
-        "generators": generators.capture(),
+        "generators": optimizer.ranks.gathered(generators.capture()),
         "extra": extra or {},
     }
+    if not optimizer.ranks.first:
+        optimizer.ranks.wait()
+        return
     state["digest"] = digest(state)
     try:
         write_atomically(path, lambda file: torch.save(state, file), secret=True)
@@ -53,6 +57,8 @@ def save(
         if isinstance(error.__context__, OSError):
             raise error.__context__ from None
         raise
+    finally:
+        optimizer.ranks.wait()
 
 
 def load(path: str | Path, *, module: nn.Module, optimizer: CorrelatedNoise) -> dict[str, Any]:
@@ -77,13 +83,20 @@ def load(path: str | Path, *, module: nn.Module, optimizer: CorrelatedNoise) -> 
         raise _checks.fail("path", str(path), "holds another model's weights", "build the model that was saved")
     before = generators.capture()
     try:
-        generators.restore(state["generators"])
+        generators.restore(_own(state["generators"], optimizer.ranks))
         optimizer.load_state_dict(state["optimizer"])
     except ValueError as error:
         generators.restore(before)
         raise ValueError(f"path={str(path)!r}: is another run's checkpoint: {error}") from None
     module.load_state_dict(state["module"])
     return dict(state["extra"])
+
+
+def _own(saved: Any, ranks: Ranks) -> Any:
+    """This process's generators; one that wasn't there goes on from another's."""
+    if not isinstance(saved, list) or not saved:
+        raise _checks.fail("generators", type(saved).__name__, "must be a list", "give a checkpoint of bluegrad")
+    return saved[ranks.rank % len(saved)]
 
 
 def read(path: str | Path) -> dict[str, Any]:

@@ -145,6 +145,8 @@ class GhostLoss(DPTensorFastGradientClipping):
         losses, used = self.loss_per_sample, []
         for p in self.optimizer.params:
             if p._norm_sample is not None:
+                if p._norm_sample.dtype in (torch.float16, torch.bfloat16):
+                    raise self._unclipped(p, "has norms in half precision (autocast), which bound nothing exactly")
                 used.append(p._norm_sample.to(losses.device))
             elif p.grad is not None:
                 raise self._unclipped(p, "has a gradient whose norms weren't seen")

@@ -139,7 +139,7 @@ def choose_collation(source: DataLoader[Any], batches: BatchStream) -> Any:
     Raises:
         ValueError: empty batches can't be made of the structure that the loader yields.
     """
-    if not batches.can_be_empty:
+    if not batches.may_be_empty:
         return source.collate_fn
     collate = wrap_collate_with_empty(collate_fn=source.collate_fn)
     try:

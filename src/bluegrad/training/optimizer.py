@@ -13,10 +13,17 @@ from bluegrad import _checks
 from bluegrad.noise.stream import NoiseStream
 from bluegrad.sampling import BatchStream
 from bluegrad.strategy.base import check_horizon
+from bluegrad.training.ranks import Ranks
 from bluegrad.training.state import load_wrapped
 
 _STATE = "bluegrad"
 _FORMAT = "bluegrad-optimizer-1"
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+def _wide(p: torch.Tensor) -> torch.dtype:
+    """What gradients of a parameter are clipped, summed and noised in."""
+    return torch.float32 if p.dtype in _HALVES else p.dtype
 
 
 class CorrelatedNoise(DPOptimizer):
@@ -31,6 +38,7 @@ class CorrelatedNoise(DPOptimizer):
         batches: index batches of the run.
         loss_reduction: "mean" or "sum".
         bystanders: trainable parameters of the module that the optimizer doesn't hold.
+        ranks: the processes among which every batch and the noise are shared out.
     """
 
     def __init__(
@@ -41,6 +49,7 @@ class CorrelatedNoise(DPOptimizer):
         batches: BatchStream,
         loss_reduction: str = "mean",
         bystanders: Sequence[Any] = (),
+        ranks: Ranks | None = None,
     ) -> None:
         super().__init__(
             optimizer=optimizer,
@@ -51,7 +60,8 @@ class CorrelatedNoise(DPOptimizer):
         )
         self.stream = stream
         self.batches = batches
-        self.nonfinite = 0  # units of NaN or infinite gradient so far; each contributed nothing
+        self.ranks = ranks or Ranks()
+        self.nonfinite = 0  # in this process, units of NaN or infinite gradient so far; each contributed nothing
         self.calls = 0  # calls of step(), one a physical batch
         self._seen = 0  # units summed into the release at hand
         self._leaves = self.params
@@ -120,24 +130,38 @@ class CorrelatedNoise(DPOptimizer):
             RuntimeError: the units summed aren't those of this step's batch.
         """
         self._check_batch()
-        self.stream.add_to([p.summed_grad for p in self.params])
+        sums = [p.summed_grad for p in self.params]
+        self.stream.add_to(sums)  # this process's part of the noise: the sums carry each element's once
+        self.ranks.sum_(sums)
         for p in self.params:
-            p.grad, p.summed_grad = p.summed_grad, None
+            if p.dtype in _HALVES and self.loss_reduction == "mean":
+                p.summed_grad /= self.expected_batch_size  # before it is rounded: a sum may not fit
+            p.grad, p.summed_grad = p.summed_grad.to(p.dtype), None
 
     def _check_batch(self) -> None:
+        """Refuse units that aren't the batch's; if one process does, all do, and none waits for it."""
+        reason = self._fault()
+        (refused,) = self.ranks.any(reason is not None)
+        if reason is not None:
+            raise self._refusal(reason)
+        if refused:
+            raise self._refusal("another process refused its part; see its error")
+        self._seen = 0
+
+    def _fault(self) -> str | None:
         step, seen = self.steps_taken, self._seen
         if self.batches.issued < step:
-            raise self._refusal(
+            return (
                 "no batch of this step was drawn; train on the data loader that the engine returned, since the "
                 "guarantee holds for its batches only"
             )
-        expected = len(self.batches.batch(step))
-        if seen != expected:
-            raise self._refusal(
-                f"{seen} per-sample gradients, but its batch has {expected} examples; call backward() and step() once "
-                "for every batch of the engine's loader, and for nothing else"
-            )
-        self._seen = 0
+        expected = len(self.batches.share(step))
+        if seen == expected:
+            return None
+        return (
+            f"{seen} per-sample gradients, but its batch has {expected} examples; call backward() and step() once "
+            "for every batch of the engine's loader, and for nothing else"
+        )
 
     def _refusal(self, reason: str) -> RuntimeError:
         """The error of a step that isn't released; what was summed for it is dropped, or it would join the next."""
@@ -148,8 +172,20 @@ class CorrelatedNoise(DPOptimizer):
     def scale_grad(self) -> None:
         """Divide by the expected batch size, never by the realised one."""
         if self.loss_reduction == "mean":
-            for p in self.params:
+            for p in (p for p in self.params if p.dtype not in _HALVES):
                 p.grad /= self.expected_batch_size
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """What torch's GradScaler asks before its step.
+
+        Raises:
+            RuntimeError: it scaled the loss, so every unit would have been clipped, and then shrunk.
+        """
+        raise RuntimeError(
+            "optimizer: a GradScaler scales the loss, and per-sample gradients are clipped at that scale; train "
+            "without one: bfloat16 needs none, and clipped gradients in float32 don't underflow"
+        )
 
     def discard_partial(self) -> None:
         """Forget the physical batches of a logical one that was left unfinished."""
@@ -162,12 +198,15 @@ class CorrelatedNoise(DPOptimizer):
             p.grad_sample = None
 
     def state_dict(self) -> dict[str, Any]:
-        """The wrapped optimizer's state, and under "bluegrad" the noise's and the batches'. Holds keys: secret."""
+        """The wrapped optimizer's state, and under "bluegrad" the noise's and the batches'. Holds keys: secret.
+
+        Of several processes all call it together; what they get doesn't depend on their number.
+        """
         own = {
             "format": _FORMAT,
             "noise": self.stream.state_dict(),
             "batches": self.batches.state_dict(),
-            "nonfinite": self.nonfinite,
+            "nonfinite": int(self.ranks.total(self.nonfinite)[0]),
         }
         return {**self.original_optimizer.state_dict(), _STATE: own}
 
@@ -198,7 +237,7 @@ class CorrelatedNoise(DPOptimizer):
         # nothing below can be refused any more
         self.stream.load_state_dict(own["noise"])
         self.batches.load_state_dict(own["batches"])
-        self.nonfinite = nonfinite
+        self.nonfinite = nonfinite if self.ranks.first else 0
         self.discard_partial()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
@@ -219,18 +258,18 @@ class PrivateOptimizer(CorrelatedNoise):
         factors = self._clip_factors(known) if size else torch.zeros(0)
         for p, grad_sample in zip(self.params, rows):
             if grad_sample is None:  # a layer that this batch didn't use, or a batch without units
-                grad = torch.zeros_like(p)
+                grad = torch.zeros_like(p, dtype=_wide(p))
             else:
-                weights = factors.to(grad_sample.device, p.dtype)
-                grad = torch.einsum("i,i...", weights, grad_sample.to(p.dtype))
+                grad = torch.einsum("i,i...", factors.to(grad_sample), grad_sample)
                 p.grad_sample = None
             p.summed_grad = grad if p.summed_grad is None else p.summed_grad.add_(grad)
         self._seen += size
 
     def _rows(self, p: torch.Tensor) -> torch.Tensor | None:
+        """Per-sample gradients in float32 or better, whatever autocast made of them: norms of 8 bits bound nothing."""
         if getattr(p, "grad_sample", None) is None:
             return None
-        return self._get_flat_grad_sample(p)
+        return self._get_flat_grad_sample(p).to(_wide(p))
 
     def _clip_factors(self, grad_samples: list[torch.Tensor]) -> torch.Tensor:
         """min(1, clip / norm) for every unit, 0 for one whose gradient isn't finite (its rows are zeroed)."""
