@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -249,6 +250,75 @@ def test_an_interrupted_run_ends_with_the_weights_of_the_uninterrupted_one(
     assert same(weights(out), whole)
     assert not same(weights(out), other)  # the comparison can fail
     assert not (out / "checkpoint.pt").exists(), "the key is gone once the run is over"
+
+
+def test_test_data_without_data_are_not_ignored(tmp_path):
+    done = invoke("train", "--test-data", tmp_path / "missing", "--out", tmp_path / "run")
+    assert done.exit_code == 2 and "test_data" in done.output and "give data as well" in done.output
+
+
+def audit_options(folder: Path, *more: object) -> list[object]:
+    files = ["--plot", folder / "audit.png", "--out", folder / "audit.json"]
+    return ["audit", "--steps", 8, "--epochs", 2, "--confidence", 1.0 - 1e-9, *files, *more]
+
+
+def test_audit_upholds_true_claims(tmp_path):
+    done = invoke(*audit_options(tmp_path, "--repetitions", 20_000))
+    assert done.exit_code == 0, done.output
+    records = json.loads((tmp_path / "audit.json").read_text())
+    assert [record["mechanism"] for record in records] == list(FAMILIES)
+    assert {record["verdict"] for record in records} == {"upheld"}
+    assert all(0.3 < record["epsilon"] < record["fitted"] <= record["claimed"] == 4.0 for record in records)
+    lines = {line.split()[0]: line.split() for line in done.output.splitlines() if line.split()}
+    assert all(lines[name][-1] == "upheld" for name in FAMILIES)
+    assert "epsilon 4 claimed at delta 1e-05" in " ".join(done.output.split())
+    with Image.open(tmp_path / "audit.png") as picture:
+        assert picture.format == "PNG" and picture.width > 600
+
+
+def test_audit_refutes_a_mechanism_with_too_little_noise(tmp_path, monkeypatch):
+    from bluegrad.tasks import audits
+
+    def quiet(claim):
+        return audits_replay(replace(claim, noise_multiplier=0.7 * claim.noise_multiplier))
+
+    audits_replay = audits.Replay
+    monkeypatch.setattr(audits, "Replay", quiet)
+    done = invoke(*audit_options(tmp_path, "--mechanism", "lambda-cgd", "--repetitions", 20_000))
+    assert done.exit_code == 1 and "refuted" in done.output
+    (record,) = json.loads((tmp_path / "audit.json").read_text())
+    assert record["reasons"] == ["curve", "noise"] and record["fitted"] > 4.0
+
+
+def test_audit_of_training_and_of_drawn_batches(tmp_path):
+    done = invoke(*audit_options(tmp_path, "--mechanism", "bisr", "--level", "training", "--epsilon", 8))
+    assert done.exit_code == 0 and json.loads((tmp_path / "audit.json").read_text())[0]["level"] == "training"
+    options = ("--parameter", 2, "--sampling", "cyclic-poisson", "--epsilon", 0.5, "--repetitions", 80_000)
+    done = invoke(*audit_options(tmp_path, "--mechanism", "toeplitz", *options))
+    assert done.exit_code == 0 and "cyclic Poisson (amplified)" in " ".join(done.output.split())
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (["--mechanism", "magic"], "mechanism='magic'"),
+        (["--sampling", "dice"], "sampling='dice': is not known; choose one of fixed, balls-in-bins"),
+        (["--level", "deep"], "level='deep'"),
+        (["--steps", 9], "epochs=2: must divide steps=9"),
+        (["--repetitions", 50], "repetitions=50: too few"),
+        (["--confidence", 1.5], "confidence=1.5"),
+        (["--parameter", 0.5], "parameter=0.5: means something else for each"),
+        (["--parameter", "x", "--mechanism", "dp-sgd"], "parameter='x'"),
+        (["--period", 2], "period=2: sampling 'fixed' has none"),
+        (["--sampling", "cyclic-poisson", "--period", 5], "period=5: is more than the 4 batches of an epoch"),
+        (["--mechanism", "lambda-cgd", "--sampling", "poisson"], "lambda_cgd(steps=8"),
+        (["--mechanism", "none.npz"], "none.npz"),
+    ],
+)
+def test_audit_refuses_bad_options(tmp_path, options, message):
+    done = invoke(*audit_options(tmp_path, *options))
+    assert done.exit_code == 2 and message in done.stderr
+    assert not list(tmp_path.iterdir())
 
 
 def test_doctor_reports_the_installation():

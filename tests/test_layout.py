@@ -29,6 +29,7 @@ ORDER = (
     "noise",
     "sampling",
     "training",
+    "audit",
     "theory",
     "tasks",
     "plots",

@@ -134,3 +134,63 @@ def test_only_strategies_of_ours_are_saved(tmp_path):
     with pytest.raises(OSError, match="nowhere"):
         bg.save_strategy(bg.identity(2), tmp_path / "nowhere" / "c.npz")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("make", [lambda: bg.toeplitz([1.0, 0.5], 6), lambda: bg.tree_aggregation(6).prefix(5),
+                                  lambda: bg.column_normalized(bg.lambda_cgd(6, 0.5))])  # fmt: skip
+def test_flipped_and_lost_bytes_are_refused_or_harmless(make, tmp_path):
+    """Whatever numpy and zipfile raise on the way."""
+    path, rng = tmp_path / "c.npz", np.random.default_rng(0)
+    whole = bg.save_strategy(make(), path).read_bytes()
+    places = [*range(30), *range(len(whole) - 120, len(whole)), *rng.integers(len(whole), size=100)]
+    for place in places:  # headers, directory, the rest
+        for value in (0, 8, 255):
+            path.write_bytes(whole[:place] + bytes([value]) + whole[place + 1 :])
+            _refused_or_the_same(path, make())
+        path.write_bytes(whole[:place])
+        _refused_or_the_same(path, make())
+
+
+def _refused_or_the_same(path, strategy):
+    try:
+        again = bg.load_strategy(path)
+    except ValueError:
+        return
+    assert again.describe() == strategy.describe() and (again.dense() == strategy.dense()).all()
+
+
+def _rewritten(path, strategy, change, save=np.savez):
+    """The strategy's file with its arrays changed, and the digest of what they are now."""
+    from bluegrad.strategy.storage import _digest
+
+    with np.load(bg.save_strategy(strategy, path)) as file:
+        arrays = {name: file[name] for name in file.files}
+    meta = json.loads(arrays.pop("meta").tobytes())
+    arrays = {name: change(x) for name, x in arrays.items()}
+    meta["digest"] = _digest(arrays)
+    save(path, meta=np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8), **arrays)
+    return path
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.int64, np.bool_, ">f8"])
+def test_numbers_of_another_kind_are_refused(kind, tmp_path):
+    path = _rewritten(tmp_path / "c.npz", bg.dense(np.tri(4)), lambda x: x.astype(kind))
+    with pytest.raises(ValueError, match="is damaged"):
+        bg.load_strategy(path)
+
+
+def test_an_archive_that_unpacks_to_more_than_it_is_is_refused(tmp_path):
+    path = _rewritten(tmp_path / "c.npz", bg.dense(np.tri(4)), np.array, np.savez_compressed)
+    with pytest.raises(ValueError, match="isn't a strategy file"):
+        bg.load_strategy(path)
+
+
+@pytest.mark.parametrize("make", [bg.toeplitz, bg.banded_inverse_toeplitz])
+def test_coefficients_other_than_those_described_are_refused(make, tmp_path):
+    """Equal descriptions are equal mechanisms: noise would go on under another strategy's name."""
+    path = _rewritten(tmp_path / "c.npz", make([1.0, 0.5], 6), lambda x: x * [1.0, 0.5])
+    with pytest.raises(ValueError, match="describes another strategy"):
+        bg.load_strategy(path)
+    short = make([1.0, 0.5, 0.25, 0.125], 6).prefix(3)
+    again = bg.load_strategy(bg.save_strategy(short, path))
+    assert again.describe() == short.describe() and (again.dense() == short.dense()).all()

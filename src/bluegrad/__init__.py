@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from bluegrad import audit as audit
     from bluegrad import optimize as optimize
     from bluegrad import theory as theory
     from bluegrad._checks import Unsupported as Unsupported
@@ -58,6 +59,8 @@ if TYPE_CHECKING:
     from bluegrad.workload import PrefixSum as PrefixSum
     from bluegrad.workload import Sgd as Sgd
 
+# packages whose functions are called by the package's name
+_PACKAGES = ("audit", "optimize", "theory")
 # public name -> module that owns it
 _HOME = {
     "PrefixSum": "workload",
@@ -106,11 +109,11 @@ _HOME = {
     "PrivacyEngine": "training",
 }
 
-__all__ = ["optimize", "theory", *list(_HOME)]  # noqa: PLE0604 - _HOME holds strings
+__all__ = [*_PACKAGES, *list(_HOME)]  # noqa: PLE0604 - _HOME holds strings
 
 
 def __getattr__(name: str) -> Any:
-    if name in {"optimize", "theory"}:
+    if name in _PACKAGES:
         return importlib.import_module(f"bluegrad.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'bluegrad' has no attribute {name!r}")

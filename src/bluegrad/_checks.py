@@ -141,3 +141,15 @@ def delta(value: Any, name: str = "delta") -> float:
         name, value, low=0.0, high=1.0, low_open=True, high_open=True,
         fix="give a value well below 1 / (number of examples), such as 1e-5",
     )  # fmt: skip
+
+
+def confidence(value: Any) -> float:
+    """Return a confidence in [0.5, 1).
+
+    Raises:
+        ValueError: not in the interval.
+    """
+    return real(
+        "confidence", value, low=0.5, high=1.0, high_open=True,
+        fix="give the probability that a true claim isn't refuted, such as 0.999",
+    )  # fmt: skip

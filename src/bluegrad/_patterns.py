@@ -24,6 +24,8 @@ _COUNTED = 1_000_000_000
 # Largest pattern whose semidefinite program is solved; larger ones are bounded.
 _LARGEST_PROGRAM = 1024
 _CHECK_EVERY = 20
+# Squares above this, or below its inverse, belong to sensitivities that are refused.
+_RANGE = 1e100
 
 
 class Worst(NamedTuple):
@@ -40,6 +42,10 @@ def worst_contribution(gram: Array) -> Worst:
     Sources: arXiv 2211.06530, theorem 2.1 (X >= 0) and appendix H (vector contributions).
     """
     absolute = float(np.abs(gram).sum())
+    if not absolute < _RANGE:
+        return Worst(math.inf, False, "out of range")
+    if absolute <= 1.0 / _RANGE:
+        return Worst(absolute, False, "absolute Gram matrix")
     if absolute - float(gram.sum()) <= 1e-13 * absolute:
         return Worst(absolute, True, "non-negative Gram matrix")
     if len(gram) <= _LARGEST_PROGRAM:
@@ -149,13 +155,18 @@ def _best_uncounted(values: Array, separation: int) -> Array:
     return best[0]
 
 
+def counted(rows: int, steps: int, separation: int, times: int) -> bool:
+    """Whether `best_patterns` is exact: as many participations as fit, or few enough to count them."""
+    return times >= -(-steps // separation) or rows * steps * times <= _COUNTED
+
+
 def best_patterns(values: Array, separation: int, times: int) -> Array:
     """Largest sum of non-negative values over one pattern, for every row of values, shape (rows, n) -> (rows,).
 
     Where counting the participations would take too long they aren't counted: a bound from above.
     """
     rows, n = values.shape
-    if times >= -(-n // separation) or rows * n * times > _COUNTED:
+    if times >= -(-n // separation) or not counted(rows, n, separation, times):
         return _best_uncounted(values, separation)
     best = np.zeros((rows, n + separation))  # best[:, t]: from step t on, with the participations allowed so far
     for _ in range(min(times, -(-n // separation))):

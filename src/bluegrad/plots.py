@@ -151,6 +151,37 @@ def advice(
     _write(figure, path)
 
 
+def audits(path: Path, *, title: str, claimed: float, rows: Sequence[tuple[str, float, float, str]]) -> None:
+    """Draw what audits prove of epsilon against the claim, a line a mechanism.
+
+    Args:
+        path: PNG file to write.
+        title: level, law and steps.
+        claimed: epsilon of all claims.
+        rows: name, bound for any mechanism, bound for the claimed law, and verdict.
+
+    Raises:
+        OSError: the file can't be written.
+    """
+    figure = Figure(figsize=(8.0, 1.6 + 0.28 * len(rows)), layout="constrained")
+    axes = figure.subplots()
+    places = range(len(rows) - 1, -1, -1)
+    colours = [COLOURS[1] if verdict == "refuted" else COLOURS[0] for *_, verdict in rows]
+    axes.barh(places, [fitted for _, _, fitted, _ in rows], color=colours, alpha=0.35, height=0.62)
+    axes.barh(places, [proved for _, proved, _, _ in rows], color=colours, height=0.62)
+    axes.axvline(claimed, color="black", linestyle="--", label=f"claimed: {claimed:g}")
+    axes.bar([0], [0], color="0.35", label="proved for any mechanism")
+    axes.bar([0], [0], color="0.35", alpha=0.35, label="proved for the claimed law, noise of any size")
+    if COLOURS[1] in colours:
+        axes.bar([0], [0], color=COLOURS[1], label="refuted")
+    axes.set_yticks(places, [name for name, *_ in rows])
+    axes.set(xlabel="epsilon", xlim=(0, 1.08 * max(claimed, *(row[2] for row in rows))))
+    axes.grid(alpha=0.3, axis="x")
+    figure.legend(loc="outside lower center", ncols=2, fontsize=8)
+    axes.set_title(title, fontsize=10)
+    _write(figure, path)
+
+
 def _limits(rows: Sequence[tuple[str, int, float]]) -> tuple[float, float]:
     noises = [noise for *_, noise in rows]
     return 0.8 * min(noises), 1.15 * max(noises)

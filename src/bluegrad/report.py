@@ -15,9 +15,10 @@ from bluegrad.strategy import Strategy
 from bluegrad.tasks.mechanisms import Plan
 
 if TYPE_CHECKING:
+    from bluegrad.audit import Audit
     from bluegrad.tasks.loop import Result
 
-_LAWS = {
+LAWS = {
     "fixed-epochs": "same batches every epoch, no amplification",
     "balls-in-bins": "balls in bins (amplified)",
     "cyclic-poisson": "cyclic Poisson (amplified)",
@@ -28,7 +29,7 @@ _LAWS = {
 def law_text(participation: Participation) -> str:
     """The sampling law in words."""
     law = participation.describe()["law"]
-    return _LAWS.get(law, law)
+    return LAWS.get(law, law)
 
 
 def result_table(result: Result) -> Table:
@@ -190,5 +191,32 @@ def comparison_table(results: dict[str, list[Result]]) -> Table:
             f"{max(run.epsilon for run in runs):.6g}",
             f"{runs[0].mechanism.noise_multiplier:.5g}",
             f"{mean(run.seconds for run in runs):.1f} s",
+        )
+    return table
+
+
+def audit_table(audits: Sequence[Audit], *, steps: int, confidence: float) -> Table:
+    """Claims beside what an attack on them proves."""
+    first = audits[0]
+    table = _ranking(
+        title=f"Audit by {first.level}: epsilon {first.claimed:g} claimed at delta {first.delta:g}, "
+        f"{steps} steps, confidence {confidence:g}, {first.repetitions:,} runs each with and without the "
+        f"canary: {LAWS[first.law]}",
+        caption="Lower bounds on epsilon, proved for any mechanism, and fitted: if only the size of the noise may "
+        f"differ from the claim. delta at epsilon {first.point:.3g}: claimed, and proved for any mechanism. noise: "
+        "p-value of its claimed law. A claim is refuted where what is proved exceeds it, or by the noise.",
+        words=("mechanism",),
+        numbers=("epsilon\nproved", "\nfitted", "delta\nclaimed", "\nproved", "noise\np", "verdict"),
+    )
+    colours = {"upheld": "green", "weak": "yellow", "refuted": "bold red"}
+    for audit in audits:
+        table.add_row(
+            audit.mechanism,
+            f"{audit.epsilon:.3g}",
+            f"{audit.fitted:.3g}",
+            f"{audit.claimed_delta:.3g}",
+            f"{max(0.0, audit.measured_delta):.3g}",
+            f"{audit.noise_p_value:.2g}",
+            f"[{colours[audit.verdict]}]{audit.verdict}[/]",
         )
     return table

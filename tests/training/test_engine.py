@@ -433,9 +433,9 @@ class TestEpsilon:
         run = private_run(law, batch_size=6)
         calls, spent, real = [], run.engine.get_epsilon_spent, accounting.epsilon
 
-        def counted(mechanism, *, delta):
+        def counted(mechanism, *, delta, method):
             calls.append((mechanism.steps, delta))
-            return real(mechanism, delta=delta)
+            return real(mechanism, delta=delta, method=method)
 
         monkeypatch.setattr(accounting, "epsilon", counted)
         fresh = lambda steps, delta: real(law.after(steps), delta=delta)  # noqa: E731

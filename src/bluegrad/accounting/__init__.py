@@ -10,13 +10,18 @@ from typing import Any, Protocol
 
 from bluegrad import _checks, score
 from bluegrad._checks import Unsupported
-from bluegrad.accounting import balls_in_bins, gaussian
+from bluegrad.accounting import balls_in_bins, gaussian, random_allocation
+from bluegrad.accounting._bins import Bins
 from bluegrad.accounting._bound import Bound
+from bluegrad.accounting.random_allocation import RandomAllocation
 from bluegrad.mechanism import Mechanism
 from bluegrad.participation import BallsInBins, CyclicPoisson, Participation, Poisson, Separated
 from bluegrad.strategy import Strategy
 
 __all__ = ["Bound", "calibrate", "delta", "epsilon"]
+
+# The method that every law has besides "auto", and that never takes more than seconds.
+QUICK = "quick"
 
 
 class Curve(Protocol):
@@ -57,7 +62,7 @@ def _law(participation: Participation) -> Law:
 def _(participation: Separated) -> Law:
     return Law(
         "gaussian",
-        ("auto", "exact"),
+        ("auto", "exact", QUICK),
         lambda mechanism, method, failure: gaussian.Gaussian(float(mechanism.noise_multiplier)),
         lambda strategy, epsilon, delta, method, failure: gaussian.calibrate(epsilon, delta),
     )
@@ -78,7 +83,7 @@ def _composed(name: str, rate: float, rounds: int) -> Law:
     poisson: Any = importlib.import_module("bluegrad.accounting.poisson")
     return Law(
         name,
-        ("auto", "pld"),
+        ("auto", "pld", QUICK),
         lambda mechanism, method, failure: poisson.PoissonGaussian(float(mechanism.noise_multiplier), rate, rounds),
         lambda strategy, epsilon, delta, method, failure: poisson.calibrate(epsilon, delta, rate, rounds),
     )
@@ -87,18 +92,49 @@ def _composed(name: str, rate: float, rounds: int) -> Law:
 @_law.register
 def _(participation: BallsInBins) -> Law:
     def curve(mechanism: Mechanism, method: str, failure: float) -> Curve:
-        bins = balls_in_bins.normalized(mechanism.strategy, participation, mechanism.sensitivity)
-        return balls_in_bins.BallsInBinsGaussian(bins, float(mechanism.noise_multiplier), method, failure)
+        pair = _allocation_or_bins(mechanism.strategy, participation, mechanism.sensitivity, method)
+        multiplier = float(mechanism.noise_multiplier)
+        if isinstance(pair, RandomAllocation):
+            return random_allocation.RandomAllocationGaussian(pair, multiplier)
+        if method == QUICK:
+            return balls_in_bins.BallsInBinsGaussian(pair, multiplier, "auto", failure, samples=balls_in_bins.QUICK)
+        return balls_in_bins.BallsInBinsGaussian(pair, multiplier, method, failure)
 
     def solve(strategy: Strategy, epsilon: float, delta: float, method: str, failure: float) -> float:
-        bins = balls_in_bins.normalized(strategy, participation, score.sensitivity(strategy, participation))
-        return balls_in_bins.calibrate(bins, epsilon, delta, method, failure)
+        pair = _allocation_or_bins(strategy, participation, score.sensitivity(strategy, participation), method)
+        if isinstance(pair, RandomAllocation):
+            return pair.calibrate(epsilon, delta)
+        if method == QUICK:
+            return balls_in_bins.calibrate(pair, epsilon, delta, "auto", failure, samples=balls_in_bins.QUICK)
+        return balls_in_bins.calibrate(pair, epsilon, delta, method, failure)
 
     def guess(strategy: Strategy, epsilon: float, delta: float) -> float:
-        bins = balls_in_bins.normalized(strategy, participation, score.sensitivity(strategy, participation))
-        return balls_in_bins.estimate(bins, epsilon, delta)
+        pair = _allocation_or_bins(strategy, participation, score.sensitivity(strategy, participation), "auto")
+        if isinstance(pair, RandomAllocation):
+            return pair.calibrate(epsilon, delta)
+        return balls_in_bins.estimate(pair, epsilon, delta)
 
-    return Law("balls-in-bins", balls_in_bins.METHODS, curve, solve, guess)
+    methods = ("auto", *balls_in_bins.METHODS, random_allocation.METHOD, QUICK)
+    return Law("balls-in-bins", methods, curve, solve, guess)
+
+
+def _allocation_or_bins(
+    strategy: Strategy, participation: BallsInBins, sensitivity: float, method: str
+) -> RandomAllocation | Bins:
+    """What the method computes with: independent bins if it knows what to do with them, else the Gram matrix."""
+    if method in balls_in_bins.METHODS:
+        return balls_in_bins.normalized(strategy, participation, sensitivity)
+    found: RandomAllocation | Bins | None = random_allocation.of_strategy(strategy, participation, sensitivity)
+    if found is not None:
+        return found
+    bins = balls_in_bins.normalized(strategy, participation, sensitivity)
+    found = random_allocation.of_bins(bins)
+    if found is None and method == random_allocation.METHOD:
+        raise Unsupported(
+            f"{strategy!r} under {participation!r}: its bins are correlated or unequal, and {method!r} needs "
+            "independent ones, as those of the identity; use method='monte_carlo' or 'renyi'"
+        )
+    return found or bins
 
 
 def _method(law: Law, participation: Participation, method: str) -> str:
@@ -137,15 +173,17 @@ def calibrate(
 
     Neighbours differ by zeroing out one unit (add-or-remove under Poisson). Without amplification it is the
     exact Gaussian mechanism of sensitivity sens(C); under Poisson and cyclic Poisson sampling dp_accounting's privacy
-    loss distributions, rounded towards privacy; under balls-in-bins an upper confidence bound by importance
-    sampling, or a Renyi bound.
+    loss distributions, rounded towards privacy; under balls-in-bins one of these for the identity, and else an upper
+    confidence bound by importance sampling, or a Renyi bound.
 
     Args:
         strategy: C, n steps.
         participation: which steps a unit may join, n steps.
         epsilon: privacy budget, above 0.
         delta: failure probability of the guarantee, in (0, 1).
-        method: "auto", or one that the participation's law has: "monte_carlo" or "renyi" under BallsInBins.
+        method: "auto", or one that the participation's law has: under BallsInBins "monte_carlo", "renyi", or for the
+            identity "pld". "quick" is "auto" with few samples where it samples: as valid, a little looser, for
+            progress displays.
         failure_probability: chance, over the samples of a Monte Carlo method, that the mechanism isn't as private as
             asked. The bound that decides is computed at the returned multiplier, from samples of its own.
 

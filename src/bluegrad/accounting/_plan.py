@@ -135,10 +135,10 @@ def _ceiling(
     for count in (budget.count // 4, budget.count):
         for multiple in multiples:
             ceiling = multiple * sqrt(count) * unit
-            if ceiling <= 0.0:
-                continue
             cut = weights.truncated(ceiling)
             moment = max(cut.second_moment, unit * unit)
+            if not (0.0 < moment < inf and 0.0 < ceiling < inf):  # pilot weights out of floating point: any plan holds
+                continue
             bet = min(1.0 / ceiling, sqrt(2.0 * budget.surprise / (count * moment)))
             expected = cut.mean + budget.surprise / (count * bet) + 0.5 * bet * moment + excess(ceiling)
             if expected < best.expected:

@@ -20,6 +20,9 @@ from bluegrad.accounting._excess import Proposal
 Floats = NDArray[np.float32]
 # Samples times bins of one block: a few arrays of this size are alive at a time, in every thread.
 _BLOCK = 1 << 18
+# Largest logarithm between the bins' normalising factors for which their products with powers of the field are formed
+# in float32: the bin of the largest field then has at least e^-60, and what underflows is far below it.
+_SPREAD = 60.0
 # Relative allowance for the field being drawn and exponentiated in float32 (errors of a weight below 1e-4).
 ROUNDING = 5e-4
 
@@ -42,8 +45,9 @@ class Weights:
 
     @property
     def second_moment(self) -> float:
-        """Mean of the squares."""
-        return float(np.dot(self.values, self.values)) / self.count
+        """Mean of the squares; infinite where it overflows."""
+        with np.errstate(over="ignore"):
+            return float(np.dot(self.values, self.values)) / self.count
 
 
 def upper_confidence(weights: Weights, bet: float, failure: float) -> float:
@@ -127,23 +131,30 @@ def _block(bins: Bins, scale: float, proposal: Proposal, size: int, rng: np.rand
         field += np.outer(lift, scale * scale * bins.matrix.mean(axis=1)).astype(np.float32)
         mean = field.mean(axis=1, dtype=np.float64)
         parts = [a * mean - 0.5 * a * a * mean_square + log(w) for a, w in zip(proposal.lifts, proposal.lift_weights)]
+    log_ratio, log_densities = _log_means(field, square, proposal.charges)
+    parts += [value + log(w) for value, w in zip(log_densities, proposal.weights)]
+    return log_ratio, np.asarray(logsumexp(np.array(parts), axis=0))
+
+
+def _log_means(field: Floats, square: Array, charges: tuple[float, ...]) -> tuple[Array, list[Array]]:
+    """log mean_i exp(c u_i - c^2 S_ii / 2) of c = 1 and of every charge, for every row of the field, consumed."""
+    base, spread = float(square.min()), float(square.max() - square.min())
+    if 0.5 * spread * max([1.0, *charges]) ** 2 > _SPREAD:
+        exact = field.astype(np.float64)
+        means = [logsumexp(c * exact - 0.5 * c * c * square, axis=1) - log(len(square)) for c in (1.0, *charges)]
+        return means[0], means[1:]
     top = field.max(axis=1)
     field -= top[:, None]
     peak = top.astype(np.float64)
     field *= np.float32(0.5)
     half = np.exp(field, out=field)
     power, scratch, reached = half.copy(), np.empty_like(half), 1
-    base = float(square.min())
-    log_ratio = np.empty(0)
-    for c in sorted({1.0, *proposal.charges}):
+    found: dict[float, Array] = {}
+    for c in sorted({1.0, *charges}):
         while reached < round(2.0 * c):
             power *= half
             reached += 1
         norm = np.exp(-0.5 * c * c * (square - base)).astype(np.float32)
         sums = np.multiply(power, norm, out=scratch).sum(axis=1).astype(np.float64)
-        with np.errstate(divide="ignore"):  # a density that underflows is taken as zero: towards privacy
-            value = c * peak - 0.5 * c * c * base + np.log(sums / bins.count)
-        if c == 1.0:
-            log_ratio = value
-        parts += [value + log(w) for d, w in zip(proposal.charges, proposal.weights) if d == c]
-    return log_ratio, np.asarray(logsumexp(np.array(parts), axis=0))
+        found[c] = c * peak - 0.5 * c * c * base + np.log(sums / len(square))
+    return found[1.0], [found[c] for c in charges]

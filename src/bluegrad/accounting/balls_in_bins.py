@@ -24,13 +24,17 @@ from bluegrad.accounting._weights import ROUNDING, draw_add, draw_remove, upper_
 from bluegrad.participation import BallsInBins
 from bluegrad.strategy import Strategy
 
-METHODS = ("auto", "monte_carlo", "renyi")
+METHODS = ("monte_carlo", "renyi")
 # Most bounds that one answer may look at; each gets its share of the failure probability.
 CHECKS = 8
 # Range, in units of the target delta, in which a calibrated bound is accepted. Below 1, so that an epsilon found for
 # the same mechanism, which stops at a bound within CLOSE of its target, comes out no larger than was asked for.
 ACCEPTED = (0.975, 0.99)
 CLOSE = 0.998
+# A delta below this needs no samples: the deterministic bound is as good as any, and weights would underflow.
+_NEGLIGIBLE = 1e-30
+# Samples of one bound that is wanted soon: some percent in epsilon above the one from all samples.
+QUICK = 24_000
 # Squared norm of a bin over the noise's variance beyond which single precision would lose digits (epsilon > 100).
 _LARGEST = 300.0
 LAW = "balls-in-bins"
@@ -147,7 +151,9 @@ def normalized(strategy: Strategy, participation: BallsInBins, sensitivity: floa
     return Bins(gram(strategy, participation) / sensitivity**2)
 
 
-def calibrate(bins: Bins, epsilon: float, delta: float, method: str, failure: float, seed: int = 0) -> float:
+def calibrate(
+    bins: Bins, epsilon: float, delta: float, method: str, failure: float, seed: int = 0, samples: int | None = None
+) -> float:
     """Noise multiplier whose bound at epsilon meets delta, within some percent in delta of the smallest such.
 
     The bound that decides is computed at the returned multiplier from samples that the search hasn't seen; all
@@ -159,7 +165,7 @@ def calibrate(bins: Bins, epsilon: float, delta: float, method: str, failure: fl
     deterministic = _bisect(lambda s: _moments.delta(bins, 1.0 / s, epsilon) <= delta, 0.01 * high, high)
     if method == "renyi":
         return deterministic
-    samples = default_samples(bins.count)
+    samples = samples or default_samples(bins.count)
     pilot = Pilot(bins, budget(bins, failure, samples), seed)
     multiplier, slope = pilot.solve(lambda s: (1.0 / s, epsilon), 0.5 * sum(ACCEPTED) * delta, 0.01 * high, high)
     best = inf
@@ -196,7 +202,8 @@ def default_samples(bins: int) -> int:
 
 def budget(bins: Bins, failure: float, samples: int) -> Budget:
     """Budget of one of the bounds that an answer looks at; half the failure probability for each direction."""
-    return Budget(samples, min(samples, max(4000, min(12000, int(4e6 / bins.count)))), log(2.0 * CHECKS / failure))
+    pilot = min(max(4000, min(12000, int(4e6 / bins.count))), max(2000, samples // 10))
+    return Budget(samples, min(samples, pilot), log(2.0 * CHECKS / failure))
 
 
 @lru_cache(maxsize=64)
@@ -205,8 +212,9 @@ def check(bins: Bins, scale: float, epsilon: float, failure: float, samples: int
 
     All that shapes the bound (proposal, ceiling, bet) comes from pilot samples; the bound's own are drawn after.
     """
-    if _too_quiet(bins, scale):
-        return _moments.delta(bins, scale, epsilon), 0.0
+    deterministic = _moments.delta(bins, scale, epsilon)
+    if _too_quiet(bins, scale) or deterministic < _NEGLIGIBLE:
+        return deterministic, 0.0
     spent = Budget(samples, budget(bins, failure, samples).pilot, log(2.0 / failure))
     plan = _plan.choose_remove(bins, scale, epsilon, _plan.SHAPES, spent, _seed(bins, scale, epsilon, seed, "pilot"))
     weights = draw_remove(bins, scale, epsilon, plan.proposal, plan.count, _seed(bins, scale, epsilon, seed, "remove"))

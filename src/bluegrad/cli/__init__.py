@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from bluegrad import __version__
-from bluegrad.cli import doctor, planning, theory, training
+from bluegrad.cli import auditing, doctor, planning, theory, training
 
 app = typer.Typer(
     name="bluegrad",
@@ -16,7 +16,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (planning.plan, planning.optimize, training.train, training.compare, doctor.doctor):
+for command in (planning.plan, planning.optimize, training.train, training.compare, auditing.audit, doctor.doctor):
     app.command()(command)
 app.add_typer(theory.app, name="theory")
 

@@ -10,10 +10,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from bluegrad import _checks
 from bluegrad.tasks.laws import SAMPLINGS
 from bluegrad.tasks.mechanisms import FAMILIES
 
-USER_ERROR, INTERRUPTED = 2, 130
+REFUTED, USER_ERROR, INTERRUPTED = 1, 2, 130
 
 Mechanism = Annotated[str, typer.Option(help=f"One of {', '.join(FAMILIES)}, or a strategy's .npz file.")]
 Parameter = Annotated[str, typer.Option(help="The mechanism's lam, nu, bands or stamps, or auto: the least RMSE.")]
@@ -59,3 +60,17 @@ def _text(error: ValueError | OSError) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename or 'file'}: {error.strerror}"
     return str(error)
+
+
+def read_parameter(text: str) -> float | None:
+    """The value of --parameter, None for "auto".
+
+    Raises:
+        ValueError: neither "auto" nor a number.
+    """
+    if text == "auto":
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise _checks.fail("parameter", text, "must be a number or 'auto'", "e.g. --parameter 0.9") from None

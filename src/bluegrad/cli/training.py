@@ -32,6 +32,7 @@ from bluegrad.cli._common import (
     Physical,
     Rate,
     TestData,
+    read_parameter,
     user_errors,
 )
 from bluegrad.tasks.settings import Settings
@@ -76,23 +77,10 @@ def train(
     """Train an image classifier under (epsilon, delta)-differential privacy; under torchrun, on several processes."""
     with user_errors():
         settings = Settings(
-            mechanism=mechanism,
-            parameter=_parameter(parameter),
-            epsilon=epsilon,
-            delta=delta,
-            epochs=epochs,
-            batch_size=batch_size,
-            lr=lr,
-            momentum=momentum,
-            clip=clip,
-            seed=seed,
-            sampling=sampling,
-            period=period,
-            grad_sample_mode=grad_sample_mode,
-            physical_batch_size=physical_batch_size,
-            data=data,
-            test_data=test_data,
-        )
+            mechanism=mechanism, parameter=read_parameter(parameter), epsilon=epsilon, delta=delta, epochs=epochs,
+            batch_size=batch_size, lr=lr, momentum=momentum, clip=clip, seed=seed, sampling=sampling, period=period,
+            grad_sample_mode=grad_sample_mode, physical_batch_size=physical_batch_size, data=data, test_data=test_data,
+        )  # fmt: skip
         console = _console()
         key = _key(unsafe_noise_key_file, secure_noise)
         result = _train(
@@ -264,15 +252,6 @@ def _finish_step_on_interrupt(run: Any, console: Console, folder: Path) -> Itera
         raise typer.Exit(INTERRUPTED) from None
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _parameter(text: str) -> float | None:
-    if text == "auto":
-        return None
-    try:
-        return float(text)
-    except ValueError:
-        raise _checks.fail("parameter", text, "must be a number or 'auto'", "e.g. --parameter 0.9") from None
 
 
 def _entrants(mechanisms: str, sampling: str, lr: str) -> list[tuple[str, str, str, float]]:

@@ -18,6 +18,8 @@ from bluegrad.noise.source import Source, choose_source
 from bluegrad.strategy.base import check_horizon
 
 _FORMAT = "bluegrad-noise-1"
+# Smallest standard deviation of the raw noise; float32 ends at 1e-38, and recurrences need some room below.
+_SMALLEST = 1e-30
 _CHUNK = 1 << 20  # elements of scratch where noise can't be added in place (another device or dtype)
 
 
@@ -59,7 +61,8 @@ class NoiseStream:
         shard: draw a part of every leaf only; the parts of all processes add up to the noise.
 
     Raises:
-        ValueError: no or non-floating tensors, a clip norm that isn't above 0, a key that is no NoiseKey, or a history
+        ValueError: no or non-floating tensors, a clip norm that isn't above 0, noise too small or too large for
+            float32, a key that is no NoiseKey, or a history
             that is neither of the words nor a folder.
 
     Example:
@@ -94,6 +97,10 @@ class NoiseStream:
         self.clip_norm = _checks.real(
             "clip_norm", clip_norm, low=0.0, low_open=True, fix="give the norm that gradients are clipped to"
         )
+        _checks.real(
+            "noise scale", mechanism.noise_scale(self.clip_norm), low=_SMALLEST, high=1.0 / _SMALLEST,
+            fix="noise is float32, and would be zero or infinite; scale clip_norm and the strategy",
+        )  # fmt: skip
         self._key = require_key(key)
         self._templates = [(x.shape, x.dtype, x.device) for x in like]
         self._shard = shard or Shard()

@@ -36,7 +36,7 @@ _RIDGE = 1e-10
 # Coarse problems go down to about this many steps: solved in no time.
 _COARSEST = 48
 # Shares of its diagonal that are tried in a mixture with X.
-_MIXTURES = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 0.5, 0.9)
+MIXTURES = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 0.5, 0.9)
 # An iterate whose bound falls short of the best by more than this share is dropped.
 _FALL = 1e-3
 
@@ -159,7 +159,7 @@ def certify(best: Best, gram: Array, x: Array) -> float:
     value = loss(gram, x)
     diagonal = np.diag(x).copy()
     kept = 1.0
-    for share in _MIXTURES:
+    for share in MIXTURES:
         # a mixture costs about its share of the loss
         if np.isfinite(value) or share >= best.gap:
             break

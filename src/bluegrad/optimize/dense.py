@@ -91,6 +91,7 @@ def dense(
 
     task = _dual.problem(gram / scale, times)
     best = _solved(task, constraint, tolerance, report, journal)
+    best.offer(*_diagonal(task))  # feasible whatever the constraint, where the search got nowhere
     found = _of_sensitivity_one(_triangular(_dual.in_order(best.x, times)), participation)
     record = Optimization(
         loss="rmse",
@@ -177,9 +178,25 @@ def _solved(
     return _dual.solve(task, tolerance, progress, lambda answer: journal.through(answer, label))[0]
 
 
+def _diagonal(task: _dual.Problem) -> tuple[Array, float]:
+    """The best diagonal X and its loss: independent noise, of its own size at every step."""
+    root = np.sqrt(np.diag(task.gram)).reshape(-1, task.times)
+    total = root.sum(axis=1, keepdims=True)
+    return np.diag((root / total).ravel()), float((total * total).sum())
+
+
 def _triangular(x: Array) -> Array:
-    """Lower-triangular C of positive diagonal with C^T C = X: the Cholesky factor of X reversed, reversed."""
-    return np.ascontiguousarray(np.linalg.cholesky(x[::-1, ::-1])[::-1, ::-1].T)
+    """Lower-triangular C of positive diagonal with C^T C = X: the Cholesky factor of X reversed, reversed.
+
+    An X that is singular to rounding is mixed with its diagonal, as feasible as X itself.
+    """
+    for share in (0.0, *_dual.MIXTURES):
+        mixed = (1.0 - share) * x + share * np.diag(np.diag(x))
+        try:
+            return np.ascontiguousarray(np.linalg.cholesky(mixed[::-1, ::-1])[::-1, ::-1].T)
+        except np.linalg.LinAlgError:
+            continue
+    raise AssertionError("the diagonal of X is positive")
 
 
 def _of_sensitivity_one(c: Array, participation: Participation) -> Strategy:

@@ -23,7 +23,7 @@ from bluegrad.participation import (
     SinglePass,
 )
 from bluegrad.strategy import Strategy
-from bluegrad.strategy.base import DENSE_STEPS, check_dense, check_strategy
+from bluegrad.strategy.base import DENSE_STEPS, check_dense, check_scale, check_strategy
 
 Array = NDArray[np.float64]
 
@@ -87,7 +87,8 @@ def certify(strategy: Strategy, participation: Participation) -> Sensitivity:
         Value, exactness and rule.
 
     Raises:
-        ValueError: strategy and participation have different numbers of steps.
+        ValueError: strategy and participation have different numbers of steps, or entries too large or too small for
+            their squares.
         Unsupported: no rule is known for the pair.
 
     Example:
@@ -99,7 +100,10 @@ def certify(strategy: Strategy, participation: Participation) -> Sensitivity:
     """
     check_strategy(strategy)
     same_steps("participation", participation.steps, strategy)
-    return _certify(participation, strategy)
+    with np.errstate(over="ignore", invalid="ignore"):  # caught by its result
+        found = _certify(participation, strategy)
+    check_scale("sensitivity", found.value)
+    return found
 
 
 @singledispatch
@@ -157,9 +161,10 @@ def _(participation: MinSeparation, strategy: Strategy) -> Sensitivity:
                            "non-negative non-increasing Toeplitz columns")  # fmt: skip
     if strategy.bands <= b:
         squares = strategy.column_norms() ** 2
-        falling = (np.diff(squares) <= 0.0).all()  # then nothing beats the earliest steps
+        falling = bool((np.diff(squares) <= 0.0).all())  # then nothing beats the earliest steps
         total = squares[::b][:k].sum() if falling else _patterns.best_patterns(squares[None, :], b, k)[0]
-        return Sensitivity(sqrt(float(total)), True, "bands at most the separation")
+        exact = falling or _patterns.counted(1, n, b, k)
+        return Sensitivity(sqrt(float(total)), exact, "bands at most the separation")
     if n <= DENSE_STEPS and _patterns.count_patterns(n, b, k, _ENUMERATED) <= _ENUMERATED:
         gram = _gram(strategy)
         patterns = _patterns.separated_patterns(n, b, k)
@@ -304,7 +309,7 @@ def _gram(strategy: Strategy) -> Array:
 
 def _largest_of(grams: list[Array]) -> Sensitivity:
     """The largest over patterns; those whose absolute sum can't beat what is found aren't solved."""
-    order = sorted(grams, key=lambda gram: -float(np.abs(gram).sum()))
+    order = sorted(grams, key=lambda gram: -float(np.nan_to_num(np.abs(gram).sum(), nan=np.inf)))
     worst = [_patterns.worst_contribution(order[0])]
     for gram, before in zip(order[1:], order):
         if float(np.abs(gram).sum()) <= max(w.squared for w in worst):

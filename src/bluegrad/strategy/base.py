@@ -178,6 +178,17 @@ def check_dense(strategy: Strategy, purpose: str) -> None:
         )
 
 
+def check_scale(name: str, size: float) -> None:
+    """Refuse norms of C for which its squares leave the range of float64, or the recurrence of its noise float32's.
+
+    Raises:
+        ValueError: not within 1e-30 .. 1e30.
+    """
+    if not 1e-30 <= size <= 1e30:
+        raise _checks.fail(name, size, "is out of range [1e-30, 1e30]: numbers would under- or overflow",
+                           "scale C: only its shape matters")  # fmt: skip
+
+
 def weighted_sum(weights: Array, terms: tuple[Any, ...]) -> Any:
     """Sum of weights[j] * terms[j], from the first to the last (the order is part of the result)."""
     total = float(weights[0]) * terms[0]

@@ -63,7 +63,7 @@ class Dense(Strategy):
     @cached_property
     def _bands(self) -> int:
         i, j = np.nonzero(self._x)
-        return int(np.abs(i - j).max()) + 1
+        return int(np.abs(i - j).max(initial=0)) + 1
 
     @property
     def bands(self) -> int:

@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import hashlib
 import json
+import struct
 import zipfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, is_dataclass
 from functools import singledispatch
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from bluegrad import _checks, _series
 from bluegrad._files import write_atomically
-from bluegrad.strategy.base import Array, Strategy, check_strategy
+from bluegrad.strategy.base import Array, Strategy, check_scale, check_strategy
 from bluegrad.strategy.buffered import Buffered, buffered_toeplitz
 from bluegrad.strategy.circulant import Fourier, fourier
 from bluegrad.strategy.matrix import Banded, Dense, banded, dense
-from bluegrad.strategy.series import Toeplitz, toeplitz
+from bluegrad.strategy.series import Toeplitz, banded_inverse_toeplitz, toeplitz
 from bluegrad.strategy.tree import Tree, tree_aggregation
 from bluegrad.strategy.wrappers import ColumnScaled, Prefix, Stamped, stamped
 
 _FORMAT = "bluegrad-strategy-1"
+# What numpy and zipfile raise on files that are none of theirs.
+_UNREADABLE = (
+    OSError, ValueError, KeyError, EOFError, AttributeError, RuntimeError, MemoryError, struct.error,
+    zipfile.BadZipFile,
+)  # fmt: skip
 _FIX = "load a file that bluegrad.save_strategy wrote"
 
 
@@ -102,16 +108,16 @@ def load_strategy(path: str | Path) -> Strategy:
     Source: numpy's .npz format.
     """
     try:
-        with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
-            found = {name: file[name] for name in file.files}
+        with open(path, "rb") as raw:
+            found = _arrays(raw)
         meta = json.loads(found.pop("meta").tobytes())
     except FileNotFoundError:
         raise _checks.fail("path", str(path), "doesn't exist", _FIX) from None
-    except (OSError, ValueError, KeyError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+    except _UNREADABLE as error:
         raise _checks.fail("path", str(path), f"isn't a strategy file ({type(error).__name__})", _FIX) from None
     if not isinstance(meta, dict) or meta.get("format") != _FORMAT:
         raise _checks.fail("path", str(path), f"isn't a {_FORMAT} file", _FIX)
-    if meta.get("digest") != _digest(found):
+    if any(x.dtype.str != "<f8" for x in found.values()) or meta.get("digest") != _digest(found):
         raise _checks.fail("path", str(path), "is damaged: its arrays don't match their digest", _FIX)
     try:
         strategy = _rebuild(meta["levels"], found)
@@ -123,6 +129,16 @@ def load_strategy(path: str | Path) -> Strategy:
     if meta.get("optimization") is not None:
         object.__setattr__(strategy, "optimization", meta["optimization"])
     return strategy
+
+
+def _arrays(raw: BinaryIO) -> dict[str, Array]:
+    """The arrays of an .npz file, no more bytes of them than the file has."""
+    with zipfile.ZipFile(raw) as archive:
+        if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
+            raise ValueError("compressed")  # not written by us, and may unpack to more than the memory
+    raw.seek(0)
+    with np.load(raw, allow_pickle=False) as file:
+        return {name: file[name] for name in file.files}
 
 
 def _digest(arrays: dict[str, Array]) -> str:
@@ -213,7 +229,14 @@ def _make_toeplitz(plain: dict[str, Any], arrays: dict[str, Array], inner: Strat
         product[0] -= 1.0
         if not float(np.abs(product).max()) <= 1e-9 * size:
             raise _checks.fail("given_noise", "", "isn't the inverse of the given strategy", _FIX)
+    own = _BY_COEFFICIENTS.get(str(plain["name"]))
+    if own is not None and len(given) == 1:
+        return own(given[0], max(steps, len(given[0]))).prefix(steps)
     return Toeplitz(str(plain["name"]), steps, dict(plain["parameters"]), *both)
+
+
+# Strategies whose parameters are their coefficients, which then aren't taken on the file's word.
+_BY_COEFFICIENTS = {"toeplitz": toeplitz, "banded_inverse_toeplitz": banded_inverse_toeplitz}
 
 
 def _make_banded(plain: dict[str, Any], arrays: dict[str, Array], inner: Strategy | None) -> Strategy:
@@ -229,6 +252,8 @@ def _make_scaled(plain: dict[str, Any], arrays: dict[str, Array], inner: Strateg
     norms = _checks.vector("norms", arrays["norms"], longest=inner.steps, fix=fix)
     if len(norms) != inner.steps or (norms <= 0.0).any():
         raise _checks.fail("norms", f"of shape {norms.shape}", "must be positive, one a step", fix)
+    check_scale("norms", float(norms.min()))
+    check_scale("norms", float(norms.max()))
     return ColumnScaled(inner, norms, _checks.integer("horizon", plain["horizon"], minimum=inner.steps, fix=fix))
 
 

@@ -16,6 +16,7 @@ from bluegrad.strategy.base import (
     check_dense,
     check_horizon,
     check_prefix,
+    check_scale,
     check_strategy,
 )
 from bluegrad.strategy.series import digest
@@ -323,7 +324,7 @@ def column_normalized(strategy: Strategy) -> Strategy:
         The strategy C D^-1, D the diagonal of C's column norms.
 
     Raises:
-        ValueError: no strategy.
+        ValueError: no strategy, or columns too large or too small for their squares.
 
     Example:
         >>> from bluegrad import SinglePass, lambda_cgd, sensitivity
@@ -333,6 +334,9 @@ def column_normalized(strategy: Strategy) -> Strategy:
     Source: arXiv 2601.22334, appendix (never worse for lambda-CGD); arXiv 2306.08153, section 4.
     """
     check_strategy(strategy)
-    norms = strategy.column_norms()
+    with np.errstate(over="ignore", invalid="ignore"):  # caught by its result
+        norms = strategy.column_norms()
+    check_scale("column norm", float(norms.min()))
+    check_scale("column norm", float(norms.max()))
     norms.flags.writeable = False
     return ColumnScaled(strategy, norms, strategy.steps)

@@ -50,6 +50,8 @@ class Settings:
         Sampling(self.sampling, 1, 1, 2.0**-30, self.period)  # how many groups fit shows with the data
         _checks.choice("grad_sample_mode", self.grad_sample_mode, ("hooks", "functorch", "ghost"))
         _checks.integer("physical_batch_size", self.physical_batch_size, minimum=1, fix="give what fits in memory")
+        if self.test_data is not None and self.data is None:
+            raise _checks.fail("test_data", self.test_data, "goes with data of your own", "give data as well")
 
     def batches(self, examples: int) -> Sampling:
         """How `examples` examples are drawn in `epochs` epochs of ceil(examples / batch_size) steps.

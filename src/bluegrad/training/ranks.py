@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import distributed
 
-from bluegrad.noise.key import NoiseKey
+from bluegrad.noise.key import NoiseKey, require_key
 from bluegrad.noise.place import Floats
 from bluegrad.noise.stream import Shard
 
@@ -51,9 +51,14 @@ class Ranks:
         """Which flags are set in any process: decisions that all must take alike."""
         return [count > 0.0 for count in self.total(*map(float, flags))]
 
-    def same(self, key: NoiseKey) -> NoiseKey:
-        """The first process's key."""
-        return NoiseKey.from_hex(self.shared(key.hex()))
+    def key(self, given: NoiseKey | None) -> NoiseKey:
+        """The first process's key, a fresh one if none is given.
+
+        Raises:
+            ValueError: what is given isn't a NoiseKey.
+        """
+        key = NoiseKey.generate() if given is None else require_key(given)
+        return NoiseKey.from_hex(self.shared(key.hex())) if self.count > 1 else key
 
     def shared(self, value: Any) -> Any:
         """The first process's value, plain data."""
