@@ -30,7 +30,9 @@ def test_filtered_noise_is_the_dense_product(noise):
     source = Filtered(noise, steps, columns, 1e-4, np.random.default_rng(3))
     found = np.concatenate([source.block(rows) for rows in (1, 299, 400)])
     raw_source = np.random.default_rng(3)
-    raw = np.concatenate([raw_source.standard_normal((rows, columns), dtype=np.float32) for rows in (1, 299, 400)])
+    shape = (lambda rows: (columns, rows)) if source._long else (lambda rows: (rows, columns))
+    blocks = [raw_source.standard_normal(shape(rows), dtype=np.float32) for rows in (1, 299, 400)]
+    raw = np.concatenate([block.T if source._long else block for block in blocks])
     n = noise.coefficients(steps)
     dense = np.array([np.concatenate([n[t::-1], np.zeros(steps - 1 - t)]) for t in range(steps)])
     np.testing.assert_allclose(found, dense @ raw, atol=2e-5 if len(taps(noise, steps, 1e-4)) < 100 else 2e-3)

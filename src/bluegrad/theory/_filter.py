@@ -21,7 +21,7 @@ _SHORT = 24
 _TAIL = 3e-4
 # Most values of raw noise (float32) that are remembered.
 VALUES = 1 << 26
-_COLUMNS = 256
+_COLUMNS = 64
 
 
 def taps(noise: Transfer, steps: int, slowest: float) -> Array:
@@ -49,11 +49,15 @@ class Filtered:
                 "noise", noise.name, f"remembers {len(self._taps)} steps of {columns} columns, too many to hold",
                 "use fewer repeats or directions, more damping, or a BLT (bluegrad.approximated)",
             )  # fmt: skip
-        self._before = np.zeros((len(self._taps) - 1, columns), dtype=np.float32)
+        kept = len(self._taps) - 1
+        # a long memory is filtered along time, which then is the last axis
+        self._long = kept >= _SHORT
+        self._before = np.zeros((columns, kept) if self._long else (kept, columns), dtype=np.float32)
         self._state = np.zeros((0 if self._recurrence is None else len(self._recurrence) - 1, columns), np.float32)
-        # blocks shorter than the memory would be mostly overlap
-        longest = max(VALUES // (4 * columns), 1, 2 * len(self._taps) if len(self._taps) > _SHORT else 1)
-        self._rows = min(longest, steps)
+        rows = max(VALUES // (4 * columns), 1)
+        if self._long:  # blocks shorter than the memory would be mostly overlap; with it, they fill a fast FFT
+            rows = -(-max(rows + kept, 3 * kept) // 960) * 960 - kept
+        self._rows = min(rows, steps)
 
     def blocks(self, steps: int) -> Iterator[Block]:
         """Blocks of rows, `steps` in all, each made on a second thread while the one before is used."""
@@ -67,6 +71,11 @@ class Filtered:
 
     def block(self, rows: int) -> Block:
         """The next `rows` rows, shape (rows, columns)."""
+        if self._long:
+            raw = self._generator.standard_normal((self._columns, rows), dtype=np.float32)
+            whole = np.concatenate([self._before, raw], axis=1)
+            self._before = whole[:, rows:].copy()
+            return _convolved(self._taps.astype(np.float32), whole, rows)
         raw = self._generator.standard_normal((rows, self._columns), dtype=np.float32)
         if self._recurrence is not None and len(self._recurrence) > 1:
             raw, self._state = signal.lfilter(
@@ -78,23 +87,21 @@ class Filtered:
             return raw * np.float32(self._taps[0])
         whole = np.concatenate([self._before, raw])
         self._before = whole[-kept:].copy()
-        if kept < _SHORT:
-            out = np.zeros_like(raw)
-            for j, weight in enumerate(self._taps):
-                out += np.float32(weight) * whole[kept - j : kept - j + rows]
-            return out
-        return _convolved(self._taps.astype(np.float32), whole, rows)
+        out = np.zeros_like(raw)
+        for j, weight in enumerate(self._taps):
+            out += np.float32(weight) * whole[kept - j : kept - j + rows]
+        return out
 
 
 def _convolved(weights: Block, whole: Block, rows: int) -> Block:
-    """The last `rows` rows of the convolution down the columns, by FFT of a few columns at a time."""
-    size = fft.next_fast_len(len(whole), real=True)
-    spectrum = fft.rfft(weights, size)[:, None]
-    out = np.empty((rows, whole.shape[1]), dtype=np.float32)
-    for start in range(0, whole.shape[1], _COLUMNS):
-        part = np.ascontiguousarray(whole[:, start : start + _COLUMNS].T)
-        product = fft.rfft(part, size, axis=1)
-        product *= spectrum[:, 0]
-        # circular wrap-around reaches the first len(weights) - 1 rows only, which aren't returned
-        out[:, start : start + _COLUMNS] = fft.irfft(product, size, axis=1)[:, len(whole) - rows : len(whole)].T
+    """The last `rows` steps of the convolution along the last axis, transposed: shape (rows, columns)."""
+    size = fft.next_fast_len(whole.shape[1], real=True)
+    spectrum = fft.rfft(weights, size)
+    out = np.empty((rows, len(whole)), dtype=np.float32)
+    for start in range(0, len(whole), _COLUMNS):
+        product = fft.rfft(whole[start : start + _COLUMNS], size, axis=1)
+        product *= spectrum
+        # circular wrap-around reaches the first len(weights) - 1 steps only, which aren't returned
+        part = fft.irfft(product, size, axis=1)[:, whole.shape[1] - rows : whole.shape[1]]
+        out[:, start : start + _COLUMNS] = part.T
     return out

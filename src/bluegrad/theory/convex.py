@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -242,7 +243,10 @@ def _solve(losses: ConvexClass, weights: Array, w: Array, lags: int) -> tuple[fl
     ]  # fmt: skip
     scale = float(weights.sum())
     program = cp.Problem(cp.Minimize((weights / scale) @ psi), constraints)
-    program.solve(solver=cp.CLARABEL)
+    with warnings.catch_warnings():
+        # how accurate the solution is shows in the bound, which is computed from it anew
+        warnings.filterwarnings("ignore", message="Solution may be inaccurate")
+        program.solve(solver=cp.CLARABEL)
     if program.status not in ("optimal", "optimal_inaccurate"):
         raise _checks.fail("losses", losses, f"isn't solved: {program.status}", "use a learning rate below 1 / L")
     m, tails = float(first.value), [np.maximum(np.asarray(x.value), 0.0) for x in (later, earlier)]

@@ -249,7 +249,7 @@ def autoregression_norm(monic: Array) -> float:
 
     inf if one has absolute value 1 or more, that is if P has a zero in the closed unit disc (Schur and Cohn).
     """
-    p, log, rounding = np.array(_series.strip(monic)), 0.0, 64.0 * np.finfo(np.float64).eps
+    p, log, rounding = np.array(_series.strip(monic)), 0.0, 64.0 * float(np.finfo(np.float64).eps)
     while len(p) > 1:
         k = float(p[-1])
         # a coefficient that rounding can't tell from 1 is a zero on the circle, whose series has an infinite norm
