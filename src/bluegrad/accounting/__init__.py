@@ -13,12 +13,13 @@ from bluegrad._checks import Unsupported
 from bluegrad.accounting import balls_in_bins, gaussian, random_allocation
 from bluegrad.accounting._bins import Bins
 from bluegrad.accounting._bound import Bound
+from bluegrad.accounting._renyi import renyi, zcdp
 from bluegrad.accounting.random_allocation import RandomAllocation
 from bluegrad.mechanism import Mechanism
 from bluegrad.participation import BallsInBins, CyclicPoisson, Participation, Poisson, Separated
 from bluegrad.strategy import Strategy
 
-__all__ = ["Bound", "calibrate", "delta", "epsilon"]
+__all__ = ["Bound", "calibrate", "delta", "epsilon", "renyi", "zcdp"]
 
 # The method that every law has besides "auto", and that never takes more than seconds.
 QUICK = "quick"
