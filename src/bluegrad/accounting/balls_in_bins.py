@@ -32,7 +32,7 @@ CHECKS = 8
 ACCEPTED = (0.975, 0.99)
 CLOSE = 0.998
 # Samples of one bound that is wanted soon: some percent in epsilon above the one from all samples.
-QUICK = 24_000
+QUICK = 60_000
 # Squared norm of a bin over the noise's variance beyond which single precision would lose digits (epsilon > 100).
 _LARGEST = 300.0
 LAW = "balls-in-bins"
@@ -171,7 +171,7 @@ def calibrate(
         reached, _estimate = check(bins, 1.0 / multiplier, epsilon, failure / CHECKS, samples, seed)
         if reached <= ACCEPTED[1] * delta:
             best = min(best, multiplier)
-            if reached >= (ACCEPTED[0] if turn == 0 else 0.95) * delta:
+            if reached >= (ACCEPTED[0] if turn == 0 else 0.93) * delta:
                 break
         elif best < inf:
             break
