@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from bluegrad.accounting import calibrate as calibrate
     from bluegrad.accounting import delta as delta
     from bluegrad.accounting import epsilon as epsilon
+    from bluegrad.accounting import renyi as renyi
+    from bluegrad.accounting import zcdp as zcdp
     from bluegrad.mechanism import Mechanism as Mechanism
     from bluegrad.noise.key import NoiseKey as NoiseKey
     from bluegrad.noise.stream import NoiseStream as NoiseStream
@@ -103,6 +105,8 @@ _HOME = {
     "calibrate": "accounting",
     "epsilon": "accounting",
     "delta": "accounting",
+    "renyi": "accounting",
+    "zcdp": "accounting",
     "Unsupported": "_checks",
     "NoiseKey": "noise.key",
     "NoiseStream": "noise.stream",

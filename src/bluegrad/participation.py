@@ -13,6 +13,23 @@ from typing import Any
 from bluegrad import _checks
 
 
+def _truncation(largest: int | None, units: int | None) -> None:
+    """Check the two parts of a largest batch size."""
+    if (largest is None) != (units is None):
+        raise _checks.fail(
+            "largest", largest, f"needs units beside it, which is {units!r}",
+            "give both, units the most that either of two neighbouring data sets has, or neither",
+        )  # fmt: skip
+    if largest is not None:
+        _checks.integer("largest", largest, minimum=1, fix="give the largest number of examples in a batch")
+        _checks.integer("units", units, minimum=1, fix="give the number of units, one more if one may be added")
+
+
+def _cut(largest: int | None, units: int | None) -> dict[str, Any]:
+    """What a description says of it: nothing where there is none."""
+    return {} if largest is None else {"largest": largest, "units": units}
+
+
 class Participation(ABC):
     """Who may take part when, over a horizon of `steps` steps."""
 
@@ -225,9 +242,12 @@ class CyclicPoisson(Participation):
         steps: number of steps n.
         period: number of groups, at least the strategy's number of bands.
         rate: sampling probability within the due group, in (0, 1]: period * batch size / number of units.
+        largest: as in `Poisson`.
+        units: as in `Poisson`; no group has more than ceil(units / period) of them.
 
     Raises:
-        ValueError: steps or period isn't a positive integer, period is above steps, or rate is outside (0, 1].
+        ValueError: steps or period isn't a positive integer, period is above steps, rate is outside (0, 1], or one of
+            largest and units is given without the other or isn't a positive integer.
 
     Example:
         >>> CyclicPoisson(2000, period=10, rate=0.1).rounds
@@ -239,6 +259,8 @@ class CyclicPoisson(Participation):
     steps: int
     period: int
     rate: float
+    largest: int | None = None
+    units: int | None = None
 
     def __post_init__(self) -> None:
         _checks.integer("steps", self.steps, minimum=1, fix="give the number of training steps")
@@ -249,6 +271,7 @@ class CyclicPoisson(Participation):
             "rate", self.rate, low=0.0, high=1.0, low_open=True,
             fix="give period times the expected batch size divided by the number of examples",
         )  # fmt: skip
+        _truncation(self.largest, self.units)
 
     @property
     def rounds(self) -> int:
@@ -258,7 +281,7 @@ class CyclicPoisson(Participation):
     def prefix(self, steps: int) -> Participation:
         """The same law over fewer steps; within the first cycle some groups aren't due at all."""
         _checks.integer("steps", steps, minimum=1, fix=f"give at most {self.steps}")
-        return CyclicPoisson(steps, min(self.period, steps), self.rate)
+        return CyclicPoisson(steps, min(self.period, steps), self.rate, self.largest, self.units)
 
     def describe(self) -> dict[str, Any]:
         """Plain data for ledgers and fingerprints."""
@@ -267,6 +290,7 @@ class CyclicPoisson(Participation):
             "steps": self.steps,
             "period": self.period,
             "rate": float(self.rate),
+            **_cut(self.largest, self.units),
             "neighbours": "zero-out",
         }
 
@@ -278,12 +302,18 @@ class Poisson(Participation):
     Only the identity strategy is supported under it: its steps are independent, and its guarantee comes
     from composing amplified steps.
 
+    With `largest`, batches of more units are cut to a uniformly random subset of that many, so that memory is bounded;
+    the accountant adds its price in delta, which is negligible from some standard deviations above the mean.
+
     Args:
         steps: number of steps n.
         rate: sampling probability in (0, 1], the expected batch size over the number of units.
+        largest: largest batch, or None.
+        units: with `largest`, the most units that either of two neighbouring data sets has.
 
     Raises:
-        ValueError: steps isn't a positive integer or rate lies outside (0, 1].
+        ValueError: steps isn't a positive integer, rate lies outside (0, 1], or one of largest and units is given
+            without the other or isn't a positive integer.
 
     Example:
         >>> Poisson(100, rate=0.01).rate
@@ -292,6 +322,8 @@ class Poisson(Participation):
 
     steps: int
     rate: float
+    largest: int | None = None
+    units: int | None = None
 
     def __post_init__(self) -> None:
         _checks.integer("steps", self.steps, minimum=1, fix="give the number of training steps")
@@ -299,10 +331,11 @@ class Poisson(Participation):
             "rate", self.rate, low=0.0, high=1.0, low_open=True,
             fix="give the expected batch size divided by the number of examples",
         )  # fmt: skip
+        _truncation(self.largest, self.units)
 
     def prefix(self, steps: int) -> Participation:
         """The same law over fewer steps."""
-        return Poisson(steps, self.rate)
+        return Poisson(steps, self.rate, self.largest, self.units)
 
     def describe(self) -> dict[str, Any]:
         """Plain data for ledgers and fingerprints."""
@@ -310,5 +343,6 @@ class Poisson(Participation):
             "law": "poisson",
             "steps": self.steps,
             "rate": float(self.rate),
+            **_cut(self.largest, self.units),
             "neighbours": "add-or-remove",
         }

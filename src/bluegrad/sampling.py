@@ -18,7 +18,7 @@ from bluegrad.noise.key import NoiseKey, require_key
 from bluegrad.participation import BallsInBins, CyclicPoisson, Participation, Poisson, Separated
 
 Indices = NDArray[np.int64]
-_DRAWS, _ORDER, _SEEDS, _BINS = 0, 1, 2, 3  # what the words of a step are for
+_DRAWS, _ORDER, _SEEDS, _BINS, _CUTS = 0, 1, 2, 3, 4  # what the words of a step are for
 
 
 class BatchStream(Sampler[list[int]], ABC):
@@ -183,6 +183,10 @@ class PoissonBatches(BatchStream):
     participation: Poisson
     can_be_empty = True
 
+    def __init__(self, participation: Poisson, size: int, key: NoiseKey) -> None:
+        super().__init__(participation, size, key)
+        _check_units(size, participation.units)
+
     @property
     def epoch_steps(self) -> int:
         """Steps until an example has been drawn once, in expectation."""
@@ -194,8 +198,9 @@ class PoissonBatches(BatchStream):
         return float(self.participation.rate) * self.size
 
     def batch(self, step: int) -> Indices:
-        """Indices whose 64-bit word falls below rate * 2^64 (rounded down: never a higher rate)."""
-        return np.flatnonzero(_joins(self.key, step, self.size, float(self.participation.rate)))
+        """Indices whose 64-bit word falls below rate * 2^64 (rounded down: never a higher rate); cut to the largest."""
+        drawn = np.flatnonzero(_joins(self.key, step, self.size, float(self.participation.rate)))
+        return _cut(drawn, self.participation.largest, self.key, step)
 
 
 class RandomBins(BatchStream):
@@ -249,6 +254,7 @@ class CyclicPoissonBatches(BatchStream):
                 "size", size, f"is smaller than the {participation.period} groups of the period",
                 "use a shorter period, or more examples",
             )  # fmt: skip
+        _check_units(size, participation.units)
         self._order = self._shuffle()
 
     def _shuffle(self) -> Indices:
@@ -270,10 +276,26 @@ class CyclicPoissonBatches(BatchStream):
         return float(self.participation.rate) * self.size / self.participation.period
 
     def batch(self, step: int) -> Indices:
-        """Members of the due group whose 64-bit word falls below rate * 2^64."""
+        """Members of the due group whose 64-bit word falls below rate * 2^64; cut to the largest."""
         group, period = step % self.participation.period, self.participation.period
         members = self._order[group * self.size // period : (group + 1) * self.size // period]
-        return members[_joins(self.key, step, len(members), float(self.participation.rate))]
+        drawn = members[_joins(self.key, step, len(members), float(self.participation.rate))]
+        return _cut(drawn, self.participation.largest, self.key, step)
+
+
+def _check_units(size: int, units: int | None) -> None:
+    if units is not None and size > units:
+        raise _checks.fail(
+            "size", size, f"is more than the units={units} that the law was made for", "make it for this data set"
+        )
+
+
+def _cut(drawn: Indices, largest: int | None, key: NoiseKey, step: int) -> Indices:
+    """A uniformly random subset of `largest` of them, independent of who was drawn, where there are more."""
+    if largest is None or len(drawn) <= largest:
+        return drawn
+    tags = _words64(key, step=step, leaf=_CUTS, count=len(drawn))
+    return drawn[np.sort(np.argsort(tags, kind="stable")[:largest])]
 
 
 def _joins(key: NoiseKey, step: int, count: int, rate: float) -> NDArray[np.bool_]:

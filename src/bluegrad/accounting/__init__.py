@@ -13,12 +13,13 @@ from bluegrad._checks import Unsupported
 from bluegrad.accounting import balls_in_bins, gaussian, random_allocation
 from bluegrad.accounting._bins import Bins
 from bluegrad.accounting._bound import Bound
+from bluegrad.accounting._renyi import renyi, zcdp
 from bluegrad.accounting.random_allocation import RandomAllocation
 from bluegrad.mechanism import Mechanism
 from bluegrad.participation import BallsInBins, CyclicPoisson, Participation, Poisson, Separated
 from bluegrad.strategy import Strategy
 
-__all__ = ["Bound", "calibrate", "delta", "epsilon"]
+__all__ = ["Bound", "calibrate", "delta", "epsilon", "renyi", "zcdp"]
 
 # The method that every law has besides "auto", and that never takes more than seconds.
 QUICK = "quick"
@@ -70,22 +71,27 @@ def _(participation: Separated) -> Law:
 
 @_law.register
 def _(participation: Poisson) -> Law:
-    return _composed("poisson", float(participation.rate), participation.steps)
+    return _composed("poisson", participation, participation.steps, participation.units)
 
 
 @_law.register
 def _(participation: CyclicPoisson) -> Law:
-    return _composed("cyclic-poisson", float(participation.rate), participation.rounds)
+    units = participation.units and -(-participation.units // participation.period)
+    return _composed("cyclic-poisson", participation, participation.rounds, units)
 
 
-def _composed(name: str, rate: float, rounds: int) -> Law:
+def _composed(name: str, participation: Poisson | CyclicPoisson, rounds: int, units: int | None) -> Law:
     # loaded on use: dp_accounting takes a second to import, and only these laws need it
     poisson: Any = importlib.import_module("bluegrad.accounting.poisson")
+    rate = float(participation.rate)
+    cut = poisson.overflow(participation.largest, units, rate, rounds)
     return Law(
         name,
         ("auto", "pld", QUICK),
-        lambda mechanism, method, failure: poisson.PoissonGaussian(float(mechanism.noise_multiplier), rate, rounds),
-        lambda strategy, epsilon, delta, method, failure: poisson.calibrate(epsilon, delta, rate, rounds),
+        lambda mechanism, method, failure: poisson.PoissonGaussian(
+            float(mechanism.noise_multiplier), rate, rounds, cut
+        ),
+        lambda strategy, epsilon, delta, method, failure: poisson.calibrate(epsilon, delta, rate, rounds, cut),
     )
 
 

@@ -16,6 +16,8 @@ from bluegrad.strategy import Strategy
 Array = NDArray[np.float64]
 
 MOST_BINS = 4096
+# Bins that are multiplied as one block; and singular values that single precision doesn't see.
+_SMALL, _SINGLE = 128, 3e-8
 
 
 def gram(strategy: Strategy, participation: BallsInBins) -> Array:
@@ -95,10 +97,13 @@ class Bins:
         return float(self.matrix.mean())
 
     @cached_property
-    def root(self) -> NDArray[np.float32]:
-        """A matrix R with R R^T = G, for drawing the field; transposed, shape (b, b)."""
-        values, vectors = np.linalg.eigh(self.matrix)
-        return np.ascontiguousarray((vectors * np.sqrt(np.maximum(values, 0.0))).T.astype(np.float32))
+    def root(self) -> Root:
+        """A matrix R with R R^T = G, for drawing the field."""
+        try:
+            return Root.of(np.asarray(np.linalg.cholesky(self.matrix), dtype=np.float64), float(np.sqrt(self.largest)))
+        except np.linalg.LinAlgError:  # not positive definite to rounding
+            values, vectors = np.linalg.eigh(self.matrix)
+            return Root(np.ascontiguousarray((vectors * np.sqrt(np.maximum(values, 0.0))).T.astype(np.float32)))
 
     @cached_property
     def single(self) -> NDArray[np.float32]:
@@ -110,6 +115,48 @@ class Bins:
         """Two ways of conditioning the field: on nothing, and on the mean over the bins."""
         load = self.matrix.mean(axis=1) / np.sqrt(self.mean_square)
         return tuple(Mode.of(self.matrix, v) for v in (np.zeros(self.count), load))
+
+
+@dataclass(frozen=True, eq=False)
+class Root:
+    """A matrix R in single precision: as it is, or lower-triangular by halves with a low-rank block between them.
+
+    Neighbouring bins are correlated and distant ones smoothly so, and the block has a rank of a few.
+
+    Args:
+        dense: R^T, shape (b, b), of a small or unstructured R; or else
+        halves: the two diagonal blocks, and
+        bridge: (V, U), shapes (b1, rank) and (rank, b2), with the block below the diagonal (V U)^T.
+    """
+
+    dense: NDArray[np.float32] | None
+    halves: tuple[Root, Root] | None = None
+    bridge: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None
+
+    @staticmethod
+    def of(lower: Array, unit: float) -> Root:
+        """Of a lower-triangular matrix, exact to the single precision of numbers of size `unit`."""
+        size = len(lower)
+        half = size // 2
+        if size > _SMALL:
+            left, values, right = np.linalg.svd(lower[half:, :half], full_matrices=False)
+            rank = int(np.count_nonzero(values > _SINGLE * unit))
+            if 4 * rank < half:
+                v = np.ascontiguousarray((right[:rank] * values[:rank, None]).T.astype(np.float32))
+                u = np.ascontiguousarray(left[:, :rank].T.astype(np.float32))
+                return Root(None, (Root.of(lower[:half, :half], unit), Root.of(lower[half:, half:], unit)), (v, u))
+        return Root(np.ascontiguousarray(lower.T.astype(np.float32)))
+
+    def times(self, normals: NDArray[np.float32], out: NDArray[np.float32]) -> None:
+        """Write R z for each row z of `normals`, shape (samples, b)."""
+        if self.dense is not None:
+            np.matmul(normals, self.dense, out=out)
+            return
+        assert self.halves is not None and self.bridge is not None
+        half, (v, u) = len(self.bridge[0]), self.bridge
+        self.halves[0].times(normals[:, :half], out[:, :half])
+        self.halves[1].times(normals[:, half:], out[:, half:])
+        out[:, half:] += (normals[:, :half] @ v) @ u
 
 
 @dataclass(frozen=True, eq=False)

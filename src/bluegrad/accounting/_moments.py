@@ -10,7 +10,8 @@ from scipy.special import log_ndtr
 from bluegrad.accounting import gaussian
 from bluegrad.accounting._bins import Bins
 
-_ORDERS = 512
+# Largest order of a moment.
+MOST = 512
 _MARGIN = 1e-9
 
 
@@ -36,16 +37,32 @@ def _remove(bins: Bins, scale: float, epsilon: float) -> float:
     factor with k earlier bins is at most max_j mean_i exp(k S_ij).
     """
     best, log_moment, rising = inf, 0.0, 0
-    for order in range(2, _ORDERS + 1):
-        exponent = (order - 1) * scale * scale * bins.matrix
-        top = float(exponent.max())
-        log_moment += top + log(float(np.exp(exponent - top).mean(axis=0).max()))
+    for order in range(2, MOST + 1):
+        log_moment += _growth(bins, scale, order - 1)
         value = log_moment - (order - 1) * (epsilon - log(order - 1)) - order * log(order)
         rising = 0 if value < best else rising + 1
         best = min(best, value)
         if rising > 3:
             break
     return exp(min(best, 0.0))
+
+
+def _growth(bins: Bins, scale: float, order: int) -> float:
+    """Bound on log E_Q[e^((order + 1) L)] - log E_Q[e^(order L)]: max_j log mean_i exp(order S_ij)."""
+    exponent = order * scale * scale * bins.matrix
+    top = float(exponent.max())
+    return top + log(float(np.exp(exponent - top).mean(axis=0).max()))
+
+
+def divergence(bins: Bins, scale: float, order: int) -> float:
+    """Bound on the Renyi divergence of an integer order, 2 .. MOST, in both directions.
+
+    For Q from P the likelihood ratio is at least e^V, V the mean of the log-likelihood ratios, which is Gaussian, and
+    E_Q[e^(-(a-1) V)] is (a - 1) times mean S_ii / 2 + (a - 1) mean_ij S_ij / 2 in the exponent.
+    """
+    remove = sum(_growth(bins, scale, k) for k in range(1, order)) / (order - 1)
+    add = 0.5 * scale * scale * (float(bins.squares.mean()) + (order - 1) * bins.mean_square)
+    return max(remove, add) * (1.0 + _MARGIN)
 
 
 def add(bins: Bins, scale: float, epsilon: float) -> float:

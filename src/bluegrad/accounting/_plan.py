@@ -14,7 +14,7 @@ from bluegrad.accounting._excess import Proposal, excess_add, excess_remove
 from bluegrad.accounting._weights import Weights, draw_add, draw_remove
 
 # Ceilings to choose from, in units of the mean weight times the square root of the number of samples.
-_CEILINGS = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
+_CEILINGS = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 # A bound within this factor of its estimate takes no more samples.
 _ENOUGH = 1.035
 # Charges as fractions of the one that just reaches epsilon, their weights, and the weight of the lift.

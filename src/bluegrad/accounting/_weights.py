@@ -124,7 +124,10 @@ def _block(bins: Bins, scale: float, proposal: Proposal, size: int, rng: np.rand
     field = np.take(bins.single, rng.integers(bins.count, size=size), axis=0)
     charge = np.array([*proposal.charges, *[0.0] * len(proposal.lifts)])[kinds] * scale * scale
     field *= charge[:, None].astype(np.float32)
-    field += rng.standard_normal((size, bins.count), dtype=np.float32) @ (np.float32(scale) * bins.root)
+    noise = np.empty_like(field)
+    bins.root.times(rng.standard_normal((size, bins.count), dtype=np.float32), noise)
+    noise *= np.float32(scale)
+    field += noise
     parts = []
     if proposal.lifts:
         lift = np.array([*[0.0] * singles, *proposal.lifts])[kinds]
