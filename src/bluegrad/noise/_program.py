@@ -105,7 +105,7 @@ class _Value:
         return self._register
 
     def __mul__(self, weight: float) -> _Value:
-        return _Value(self.tape, self.register(), float(weight))
+        return self if weight == 1.0 else _Value(self.tape, self.register(), float(weight))
 
     __rmul__ = __mul__
 
