@@ -143,6 +143,25 @@ def test_cepstrum_against_the_factors(rate):
     np.testing.assert_allclose(cepstral, exact, atol=1e-11)
 
 
+def test_many_eigenvalues_go_by_the_grid_and_give_the_same(monkeypatch):
+    problem = theory.Problem(1.0 / np.arange(1, 33), 0.1)
+    exact = theory.optimal_noise(problem)
+    monkeypatch.setattr("bluegrad.theory.optimal._FACTORS", 8)
+    shaped = theory.optimal_noise(problem)
+    assert type(shaped) is not type(exact)
+    assert shaped.gamma == pytest.approx(exact.gamma, rel=1e-10)
+    np.testing.assert_allclose(shaped.coefficients(100), exact.coefficients(100), atol=1e-11)
+
+
+@pytest.mark.parametrize("largest", [0.999999999, 1.0, 1.000000001])
+def test_nothing_jumps_where_the_largest_rate_passes_one(largest):
+    problem = theory.Problem([largest, 0.5, 0.5 * (1 + 1e-13), 0.1], 1.0)
+    noise = theory.optimal_noise(problem)
+    assert theory.suboptimality(problem, noise).private == pytest.approx(theory.optimal_private(problem), rel=1e-9)
+    same = theory.optimal_noise(theory.Problem([0.99, 0.5, 0.5, 0.1], 1.0)).coefficients(20)
+    np.testing.assert_allclose(noise.coefficients(20), same, atol=0.01)
+
+
 def test_the_optimal_strategy_trains_and_fits_in_buffers():
     problem = theory.Problem(1.0 / np.arange(1, 33), 0.1)
     exact = theory.optimal_strategy(problem, 300)

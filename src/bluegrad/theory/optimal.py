@@ -20,6 +20,8 @@ from bluegrad.theory.transfer import Factored, Transfer, check_length, exponenti
 
 _FIRST, _MOST = 12, 22  # log2 of grid sizes
 _BISECTIONS = 110
+# Most different eigenvalues whose zeros are found one by one, in O(d^2).
+_FACTORS = 2048
 
 
 @final
@@ -67,7 +69,7 @@ def optimal_noise(problem: Problem) -> Transfer:
 
     By Cauchy and Schwarz (int |N|^-2)(int |N|^2 h) is least for |N|^2 = h^(-1/2). For eta L < 1, h is a ratio of
     polynomials in 2 - 2 cos(w) whose zeros lie between its poles, so that N is a product of powers (1 - r x)^(+-1/2)
-    and nothing is lost to a grid, however ill-conditioned H may be.
+    and nothing is lost to a grid, however ill-conditioned H may be (up to 2048 different eigenvalues).
 
     Args:
         problem: the quadratic problem; only eigenvalues and learning rate matter.
@@ -86,7 +88,7 @@ def optimal_noise(problem: Problem) -> Transfer:
     """
     check_problem(problem)
     a = problem.rates
-    if a[-1] < 1.0:
+    if a[-1] < 1.0 and len(a) <= _FACTORS:
         poles, zeros = 1.0 - a, _zeros(problem)
         bases = (*map(float, poles), *map(float, zeros))
         return Factored(f"optimal({len(a)} eigenvalues)", bases, (0.5,) * len(poles) + (-0.5,) * len(zeros))
