@@ -94,6 +94,7 @@ def main() -> None:
             torch.save(weights, Path(sys.argv[2]) / f"{number}.pt")
     if group.first:
         print(f"{len(jobs)} jobs on {group.count} processes")
+    ranks.finish()
 
 
 if __name__ == "__main__":

@@ -88,6 +88,7 @@ def train(
             key=key, checkpoint_seconds=checkpoint_seconds, noise_history=noise_history,
         )  # fmt: skip
         console.print(report.result_table(result))
+        _finish()
 
 
 def compare(
@@ -139,6 +140,9 @@ def compare(
             results[name].append(
                 _train(settings, folder / f"{_stem(name)}-seed{settings.seed}", resume, console, images, label=name)
             )
+        _finish()
+        if console.quiet:  # another process prints and draws
+            return
         plots: Any = importlib.import_module("bluegrad.plots")
         plots.comparison(
             folder / "comparison.png",
@@ -155,6 +159,12 @@ def _console() -> Console:
     """Where to print: of several processes the first one alone does."""
     ranks: Any = importlib.import_module("bluegrad.training.ranks")
     return Console(quiet=not ranks.start().first)
+
+
+def _finish() -> None:
+    """Leave the other processes, if there are any, when all is done."""
+    ranks: Any = importlib.import_module("bluegrad.training.ranks")
+    ranks.finish()
 
 
 def _folder(out: Path | None, resume: bool) -> Path:

@@ -116,6 +116,13 @@ def start() -> Ranks:
     return current()
 
 
+def finish() -> None:
+    """Leave the group that `start` joined, once all have come so far: a process that is gone may make another abort."""
+    if distributed.is_available() and distributed.is_initialized():
+        distributed.barrier()
+        distributed.destroy_process_group()
+
+
 def current() -> Ranks:
     """The process group of torch.distributed, if one was initialised; else this process alone."""
     if not (distributed.is_available() and distributed.is_initialized()):
