@@ -143,16 +143,17 @@ def compare(
         _finish()
         if console.quiet:  # another process prints and draws
             return
-        plots: Any = importlib.import_module("bluegrad.plots")
-        plots.comparison(
-            folder / "comparison.png",
-            title=f"epsilon {epsilon:g}, delta {delta:g}, sampling {sampling}, {seeds} seed{'s' if seeds > 1 else ''}",
-            curves={
-                name: [[m["test_accuracy"] for m in run.metrics] for run in runs] for name, runs in results.items()
-            },
-        )
-        console.print(report.comparison_table(results))
-        console.print(f"plot: {folder / 'comparison.png'}", soft_wrap=True)
+        title = f"epsilon {epsilon:g}, delta {delta:g}, sampling {sampling}, {seeds} seed{'s' if seeds > 1 else ''}"
+        _show(results, folder / "comparison.png", title, console)
+
+
+def _show(results: dict[str, list[Any]], path: Path, title: str, console: Console) -> None:
+    """The comparison as a table, and its curves as a plot at `path`."""
+    plots: Any = importlib.import_module("bluegrad.plots")
+    curves = {name: [[m["test_accuracy"] for m in run.metrics] for run in runs] for name, runs in results.items()}
+    plots.comparison(path, title=title, curves=curves)
+    console.print(report.comparison_table(results))
+    console.print(f"plot: {path}", soft_wrap=True)
 
 
 def _console() -> Console:
