@@ -56,6 +56,36 @@ def test_correlated_noise_allows_a_clip_norm_where_independent_noise_does_not():
 def test_divergent_noise_has_no_bound():
     assert theory.gradient_norm_bound(PROBLEM, theory.damped_root(0.0), steps=10) == math.inf
     assert theory.safe_clip_norm(PROBLEM, theory.damped_difference(0.0), steps=10) == math.inf
+    assert theory.utility_bound(PROBLEM, theory.damped_difference(0.0), steps=10).total == math.inf
+
+
+def test_the_utility_bound_is_that_of_the_clipped_run():
+    start, steps = [1.0, -1.0, 2.0], 60
+    bound = theory.utility_bound(PROBLEM, NOISE, steps=steps, start=start)
+    at = replace(PROBLEM, clip_norm=bound.clip_norm)
+    run = theory.simulate(at, NOISE, steps=steps, repeats=4000, clip=True, start=start)
+    final = run.errors[-1]
+    error = 4 * final.std() / math.sqrt(len(final))
+    assert run.clipped == 0.0 and run.times[-1] == steps
+    assert final.mean() - error < bound.total
+    # the parts: what remains of the start is exact, and noise has nearly settled
+    assert bound.start > 1e-3 * bound.total
+    assert bound.total < 1.5 * final.mean() + error
+    # a bound at the problem's own clip norm would be too small by far
+    assert bound.total - bound.private + bound.private / bound.clip_norm**2 < final.mean() - error
+
+
+def test_private_error_falls_like_the_square_of_time_under_correlated_noise_alone():
+    def private(noise, n):
+        eta = math.log(n) / (0.1 * n)
+        problem = theory.Problem([1.0] * 3 + [0.1] * 10, eta, rho=50.0, sgd_noise=0.01)
+        return theory.utility_bound(problem, noise(eta), steps=n, start=np.full(13, 0.1)).private
+
+    def slope(noise):
+        return math.log(private(noise, 10**6) / private(noise, 10**4)) / math.log(100.0)
+
+    assert slope(lambda eta: theory.white()) == pytest.approx(-1.0, abs=0.15)
+    assert -2.0 < slope(lambda eta: theory.damped_root(0.1 * eta)) < -1.5  # squares of logarithms take the rest
 
 
 def test_half_exponential_decay():
@@ -75,6 +105,7 @@ def test_half_exponential_decay():
         (lambda: theory.gradient_norm_bound(PROBLEM, NOISE, steps=5, failure=0.0), r"failure=0\.0"),
         (lambda: theory.gradient_norm_bound(PROBLEM, NOISE, steps=5, start=[1.0]), r"len\(start\)=1"),
         (lambda: theory.safe_clip_norm(None, NOISE, steps=5), r"theory\.Problem"),
+        (lambda: theory.utility_bound(PROBLEM, NOISE, steps=5, start=[1.0, 2.0, 3.0, 4.0]), r"len\(start\)=4"),
         (lambda: theory.half_exponential_constant([1.0, math.nan], 0.1), r"coefficients\[1\]=nan"),
         (lambda: theory.half_exponential_constant([1.0], 1.0), r"nu=1\.0"),
     ],

@@ -9,7 +9,13 @@ from bluegrad.theory.closed import (
     white_private,
 )
 from bluegrad.theory.convex import ConvexBound, ConvexClass, convex_bound, convex_optimal
-from bluegrad.theory.finite import gradient_norm_bound, half_exponential_constant, safe_clip_norm
+from bluegrad.theory.finite import (
+    Utility,
+    gradient_norm_bound,
+    half_exponential_constant,
+    safe_clip_norm,
+    utility_bound,
+)
 from bluegrad.theory.named import damped_difference, damped_root, factored, moving, transfer, white
 from bluegrad.theory.optimal import minimum_phase, optimal_noise, optimal_private, optimal_strategy
 from bluegrad.theory.problem import Problem, Suboptimality, suboptimality
@@ -25,6 +31,7 @@ __all__ = [
     "Simulation",
     "Suboptimality",
     "Transfer",
+    "Utility",
     "convex_bound",
     "convex_optimal",
     "damped_difference",
@@ -45,6 +52,7 @@ __all__ = [
     "simulate",
     "suboptimality",
     "transfer",
+    "utility_bound",
     "white",
     "white_private",
 ]
