@@ -83,7 +83,9 @@ RACES = {
     # to a certified gap of 1e-5, where theirs stops too; by default ours stops at 1e-4
     "dense, n 256, k 8": Race(*epochs(256, 8), partial(optimize.dense, tolerance=1e-5), partial(their_dense, 256, 8)),
     # theirs stops 5e-4 above the optimum here
-    "dense, n 512, one epoch": Race(*single(512), partial(optimize.dense, tolerance=3e-4), partial(their_dense, 512, 1)),
+    "dense, n 512, one epoch": Race(
+        *single(512), partial(optimize.dense, tolerance=3e-4), partial(their_dense, 512, 1)
+    ),
     "banded, n 512, one epoch, 16 bands": Race(
         *single(512), partial(optimize.banded, bands=16), partial(their_banded, 512, 16)
     ),
