@@ -341,13 +341,20 @@ def test_doctor_finds_a_kernel_with_other_bits(monkeypatch):
     assert done.exit_code == 1 and "no: other" in done.output
 
 
-def test_plan_shows_noise_with_and_without_amplification(tmp_path):
+@pytest.mark.parametrize(
+    "families",
+    [("dp-sgd", "lambda-cgd", "bsr", "tree-full"), pytest.param(tuple(FAMILIES), marks=pytest.mark.slow, id="all")],
+)
+def test_plan_shows_noise_with_and_without_amplification(families, tmp_path, monkeypatch):
+    for name in set(FAMILIES) - set(families):
+        monkeypatch.delitem(FAMILIES, name)
     options = ["--steps", 20, "--epochs", 4, "--epsilon", 2, "--plot", tmp_path / "plan.png"]
     done = invoke("plan", *options, "--sampling", "balls-in-bins")
     assert done.exit_code == 0, done.output
     lines = [line.replace(" *", "").split() for line in done.output.splitlines()]
     rows = {line[0]: line for line in lines if line and line[0] in FAMILIES}
-    assert {"dp-sgd", "lambda-cgd"} <= set(rows)
+    assert {"dp-sgd", "lambda-cgd", "bsr"} <= set(rows) <= set(families)
+    assert "left out: tree-full" in done.output
     for row in rows.values():
         assert 0.0 < float(row[-4]) < float(row[-3]), row  # noise, noise without amplification
     assert "balls in bins (amplified)" in done.output
